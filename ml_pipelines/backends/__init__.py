@@ -1,0 +1,1 @@
+"""Where jobs run: the small protocol, and the backends that fill it."""

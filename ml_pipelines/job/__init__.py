@@ -1,0 +1,1 @@
+"""What became of a job: phases, verdicts, attempts and events, all pure."""

@@ -1,0 +1,71 @@
+"""Every environment variable and file that we read, in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# Set by us in every driver and worker of a job; a workload reads them through `JobEnvironment`.
+RUNS_VARIABLE = "MLP_RUNS"
+LAKE_VARIABLE = "MLP_LAKE"
+RUN_KEY_VARIABLE = "MLP_RUN_KEY"
+ATTEMPT_VARIABLE = "MLP_ATTEMPT"
+CLUSTER_VARIABLE = "MLP_CLUSTER_ID"
+
+CODE_LOCATION = "ml_pipelines"
+CLAIM_TIME_S = 120.0
+IDLE_HEAD_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where our files are. All paths absolute; `lake` and `runs` are URLs (`file://`, `s3://`…)."""
+
+    home: Path
+    lake: str
+    runs: str
+    pools: Path | None
+    backend: str
+    owner: str
+    team: str
+
+    @property
+    def local_state(self) -> Path:
+        """The local backend's folder: its RayJob objects and heads."""
+        return self.home / "local"
+
+
+def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
+    """Read the environment.
+
+    MLP_HOME   our folder; default: the nearest `.mlp` at or above the working folder,
+               else ~/.ml_pipelines
+    MLP_LAKE   the lake's URL; default: file://$MLP_HOME/lake
+    MLP_RUNS   run storage's URL; default: file://$MLP_HOME/runs
+    MLP_POOLS  the pools' YAML file; default: the one that ships with the package
+    MLP_BACKEND  `local` (default)
+    MLP_OWNER, MLP_TEAM  who jobs are labelled with; default: $USER, empty
+    """
+    env = os.environ if environ is None else environ
+    home = Path(env["MLP_HOME"]).expanduser() if env.get("MLP_HOME") else _find_home(cwd)
+    home = home.absolute()
+    pools = env.get("MLP_POOLS")
+    return Settings(
+        home=home,
+        lake=(env.get(LAKE_VARIABLE) or f"file://{home}/lake").rstrip("/"),
+        runs=(env.get(RUNS_VARIABLE) or f"file://{home}/runs").rstrip("/"),
+        pools=Path(pools).expanduser().absolute() if pools else None,
+        backend=env.get("MLP_BACKEND") or "local",
+        owner=env.get("MLP_OWNER") or env.get("USER") or "unknown",
+        team=env.get("MLP_TEAM") or "",
+    )
+
+
+def _find_home(cwd: Path | None) -> Path:
+    start = (cwd or Path.cwd()).absolute()
+    for folder in (start, *start.parents):
+        if (folder / ".mlp").is_dir():
+            return folder / ".mlp"
+    return Path.home() / ".ml_pipelines"

@@ -1,0 +1,24 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ml_pipelines.clock import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that moves only when slept on."""
+    return FakeClock()
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing a test does may reach the user's own folders."""
+    for name in ("MLP_RUNS", "MLP_LAKE", "MLP_POOLS", "MLP_RUN_KEY", "MLP_ATTEMPT", "MLP_BACKEND"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLP_HOME", str(tmp_path_factory.mktemp("home")))
+    yield
