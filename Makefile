@@ -58,10 +58,10 @@ dagster-home: data-name
 	@mkdir -p "$(HOME_DIR)/dagster" && cp dagster.yaml "$(HOME_DIR)/dagster/dagster.yaml"
 
 # `exec`: Ctrl-C reaches Python once, and make waits for it to cancel the job.
-run: setup dagster-home
+run: data-name setup dagster-home
 	@exec env $(HOMES) $(PYTHON) -m ml_pipelines.orchestration.run_day --data $(DATA)
 
-dev: setup dagster-home
+dev: data-name setup dagster-home
 	@exec env $(HOMES) .venv/bin/dagster dev -w workspace.yaml -h 127.0.0.1 -p $(PORT)
 
 test: setup
