@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ml_pipelines.job.phase import Phase
-from ml_pipelines.job.verdict import Verdict
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ml_pipelines.job.phase import Phase
+    from ml_pipelines.job.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

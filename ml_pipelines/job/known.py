@@ -1,0 +1,279 @@
+"""What was seen of an attempt so far: a small immutable memory, one new value an observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ml_pipelines.job.clocks import Spent
+from ml_pipelines.job.diagnosis import Diagnosis, why_pending
+from ml_pipelines.job.losses import Loss, loss_of
+from ml_pipelines.job.status import JOB_ENDS, Cell, cell_of, unknown_words
+from ml_pipelines.job.verdict import VerdictClass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ml_pipelines.job.observation import Observation, PodView, RayJobView
+
+HEAD_GRACE_S = 30.0  # a busy head may miss its readiness probe
+TROUBLE_GAP_S = 30.0  # a trouble unseen for so long begins anew
+RESTARTED_S = 5.0  # a driver's start this much later is another start
+
+# Cells in which no driver needs a head.
+_HEADLESS = frozenset({Cell.NEW, Cell.QUEUED, Cell.RETRYING})
+_BEFORE_RUN = frozenset({Cell.NEW, Cell.QUEUED, Cell.PROVISIONING, Cell.WAITING, Cell.PENDING})
+# Reasons of HeadPodReady=False that a living head may have for a moment.
+_MAY_PASS = frozenset({"ContainersNotReady", "ReadinessGatesNotReady"})
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMemory:
+    """The head of the present cluster: which pod, whether it was ever ready, how often it began."""
+
+    cluster: str = ""
+    uid: str = ""
+    ready: bool = False
+    restarts: int = 0
+    uids: frozenset[str] = frozenset()
+    unready_since: float | None = None
+
+    @property
+    def starts(self) -> int:
+        """How often a head was started in this cluster, container restarts included."""
+        return max(len(self.uids), 1) + self.restarts
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One diagnosis, by its key, since when it was there and when it was seen last, s."""
+
+    key: str
+    since: float
+    seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that decisions need of the past. Times are the observer's monotonic seconds.
+
+    `seen` is the last status, `driver` the last one in which the driver ran, `done` the last one in
+    which it had ended, `ended` the engine's last word, which nothing takes back; `news` are the
+    warnings that this observation brought.
+    """
+
+    at: float | None = None
+    previous_at: float | None = None
+    cell: Cell = Cell.NEW
+    uid: str = ""
+    other_uid: str = ""
+    seen: RayJobView | None = None
+    driver: RayJobView | None = None
+    done: RayJobView | None = None
+    done_at: float | None = None
+    ended: RayJobView | None = None
+    missing: int = 0
+    missing_since: float = 0.0
+    head: HeadMemory = field(default_factory=HeadMemory)
+    head_lost: Loss | None = None
+    losses: tuple[Loss, ...] = ()
+    diagnosis: Diagnosis | None = None
+    troubles: tuple[Trouble, ...] = ()
+    words: frozenset[str] = frozenset()
+    news: tuple[str, ...] = ()
+    heard_at: float | None = None
+    total: Spent = field(default_factory=Spent)
+    clock: Spent = field(default_factory=Spent)
+
+    @classmethod
+    def resuming(cls, spent: Mapping[str, float]) -> Known:
+        """The memory of a process that takes over a job: `spent` as `durations` gave it."""
+        parts = {name: float(spent.get(name, 0.0)) for name in ("queue", "provisioning", "run")}
+        return cls(total=Spent(**parts), clock=Spent(run=parts["run"]))
+
+    def heard(self, now: float) -> Known:
+        """The job gave a sign of life (a log line, a metric) at `now`."""
+        return replace(self, heard_at=now)
+
+    def trouble_s(self, now: float) -> float:
+        """How long the present diagnosis has been true, s."""
+        key = self.diagnosis.key if self.diagnosis else ""
+        return next((now - trouble.since for trouble in self.troubles if trouble.key == key), 0.0)
+
+    def after(self, obs: Observation, now: float) -> Known:
+        """The memory after `obs`, seen at `now`."""
+        gap = 0.0 if self.at is None else max(now - self.at, 0.0)
+        known = replace(
+            self,
+            at=now,
+            previous_at=self.at,
+            news=(),
+            total=self.total.plus(self.cell, gap),
+            clock=self.clock.plus(self.cell, gap),
+        )
+        if obs.rayjob is None:
+            since = now if not self.missing else self.missing_since
+            return replace(known, missing=self.missing + 1, missing_since=since)
+        if self.uid and obs.rayjob.uid and obs.rayjob.uid != self.uid:
+            return replace(known, missing=0, other_uid=obs.rayjob.uid)
+        known = replace(known, missing=0, uid=self.uid or obs.rayjob.uid)
+        return _with_status(known, obs, now)
+
+
+def durations(known: Known) -> dict[str, float]:
+    """Seconds by part: "queue", "provisioning", "run", "drain"."""
+    total = known.total
+    return {
+        "queue": total.queue,
+        "provisioning": total.provisioning,
+        "run": total.run,
+        "drain": total.drain,
+    }
+
+
+def _with_status(known: Known, obs: Observation, now: float) -> Known:
+    rayjob = obs.rayjob
+    assert rayjob is not None
+    cell = cell_of(rayjob)
+    words = unknown_words(rayjob)
+    news = tuple(f"the engine says {word}, which we don't know" for word in words)
+    known = replace(
+        known,
+        seen=rayjob,
+        news=tuple(new for word, new in zip(words, news, strict=True) if word not in known.words),
+        words=known.words | set(words),
+    )
+    if cell is not Cell.UNKNOWN and cell is not known.cell:
+        heard = now if cell is Cell.RUNNING else known.heard_at
+        known = replace(known, clock=known.clock.entering(cell), heard_at=heard)
+    known = _with_end(known, rayjob, cell, now)
+    known = _with_losses(known, obs, now)
+    known = _with_head(known, obs, cell, now)
+    if cell is Cell.RUNNING:
+        known = replace(known, driver=rayjob)
+    known = replace(known, cell=known.cell if cell is Cell.UNKNOWN else cell)
+    return _with_diagnosis(known, obs, now)
+
+
+def _with_end(known: Known, rayjob: RayJobView, cell: Cell, now: float) -> Known:
+    at = known.done_at if known.done is not None else now
+    if cell is Cell.ENDED:
+        return replace(known, ended=known.ended or rayjob, done=rayjob, done_at=at)
+    if cell is Cell.DONE or (cell is Cell.LEAVING and rayjob.job_status in JOB_ENDS):
+        return replace(known, done=rayjob, done_at=at)
+    if cell in {Cell.UNKNOWN, Cell.LEAVING}:
+        return known
+    # The engine begins again (Retrying, a queue's eviction): that end was none.
+    return replace(known, done=None, done_at=None)
+
+
+def _with_losses(known: Known, obs: Observation, now: float) -> Known:
+    told = {(loss.uid, loss.cls) for loss in known.losses}
+    found = [loss for pod in obs.pods if (loss := loss_of(pod, now=now))]
+    new = tuple(loss for loss in found if (loss.uid, loss.cls) not in told)
+    return replace(
+        known,
+        losses=(known.losses + new)[-100:],
+        news=known.news + tuple(loss.sentence for loss in new),
+    )
+
+
+def _with_head(known: Known, obs: Observation, cell: Cell, now: float) -> Known:
+    rayjob = obs.rayjob
+    assert rayjob is not None
+    cluster = rayjob.cluster_name or (obs.cluster.name if obs.cluster else "")
+    before = known.head
+    if cell in _HEADLESS or (cluster and before.cluster and cluster != before.cluster):
+        before = HeadMemory()
+    pod = _head_pod(obs)
+    ready, reason, message = _head_ready(obs, pod)
+    head = HeadMemory(
+        cluster=cluster or before.cluster,
+        uid=pod.uid if pod else before.uid,
+        ready=before.ready or ready is True,
+        restarts=max(before.restarts, _restarts(pod)),
+        uids=before.uids | ({pod.uid} if pod and pod.uid else frozenset()),
+        unready_since=_first(before.unready_since, now) if ready is False else None,
+    )
+    cause = _why_lost(before, head, pod=pod, reason=reason, now=now) if before.ready else ""
+    cause = cause or _submitted_again(known, rayjob)
+    known = replace(known, head=head)
+    if not cause:
+        return known
+    if cell in {Cell.DONE, Cell.ENDED}:
+        if known.head_lost is None and cell is not known.cell and before.uid != head.uid:
+            note = "the head was replaced unseen, so the driver may have run more than once"
+            return replace(known, news=(*known.news, note))
+        return known
+    if known.head_lost is None and cell in {Cell.PENDING, Cell.RUNNING, Cell.UNKNOWN}:
+        evidence = f"HeadPodReady False: {reason}: {message}".rstrip(": ") if reason else cause
+        return replace(known, head_lost=_head_loss(known, before, cause, evidence, now))
+    return known
+
+
+def _first(earlier: float | None, now: float) -> float:
+    return now if earlier is None else earlier
+
+
+def _why_lost(
+    before: HeadMemory, head: HeadMemory, *, pod: PodView | None, reason: str, now: float
+) -> str:
+    if pod and before.uid and pod.uid and pod.uid != before.uid:
+        return f"was replaced by {pod.name}"
+    if head.restarts > before.restarts:
+        return "was restarted"
+    if pod and pod.phase == "Failed":
+        return f"failed ({pod.reason or 'no reason given'})"
+    if head.unready_since is None:
+        return ""
+    if pod and not pod.deleting and reason in _MAY_PASS:
+        lasted = now - head.unready_since
+        return f"was not ready for {lasted:.0f} s" if lasted >= HEAD_GRACE_S else ""
+    return "is gone"
+
+
+def _submitted_again(known: Known, rayjob: RayJobView) -> str:
+    """Whether the same job id was started a second time: a new head got the old work."""
+    before = known.driver
+    if before is None or rayjob.started_at is None or before.started_at is None:
+        return ""
+    same = rayjob.job_id == before.job_id and rayjob.cluster_name == before.cluster_name
+    jump = (rayjob.started_at - before.started_at).total_seconds()
+    return "forgot the job, which was submitted again" if same and jump > RESTARTED_S else ""
+
+
+def _head_loss(known: Known, before: HeadMemory, cause: str, evidence: str, now: float) -> Loss:
+    known_cause = next((loss for loss in known.losses if loss.uid == before.uid), None)
+    if known_cause is not None:
+        return known_cause
+    return Loss("head", before.uid, VerdictClass.INFRA, f"the head {cause}", evidence, now)
+
+
+def _head_pod(obs: Observation) -> PodView | None:
+    heads = [pod for pod in obs.pods if pod.role == "head"]
+    alive = [pod for pod in heads if not pod.deleting]
+    candidates = alive or heads
+    return candidates[-1] if candidates else None
+
+
+def _head_ready(obs: Observation, pod: PodView | None) -> tuple[bool | None, str, str]:
+    condition = obs.cluster.conditions.get("HeadPodReady") if obs.cluster else None
+    condition = condition or (pod.conditions.get("Ready") if pod else None)
+    if condition is None or condition[0] not in {"True", "False"}:
+        return None, "", ""
+    return condition[0] == "True", condition[1], condition[2]
+
+
+def _restarts(pod: PodView | None) -> int:
+    return max((one.restarts for one in pod.containers if not one.init), default=0) if pod else 0
+
+
+def _with_diagnosis(known: Known, obs: Observation, now: float) -> Known:
+    if known.cell not in _BEFORE_RUN:
+        return replace(known, diagnosis=None, troubles=())
+    diagnosis = why_pending(obs, head_starts=known.head.starts)
+    fresh = [one for one in known.troubles if now - one.seen <= TROUBLE_GAP_S]
+    since = next((one.since for one in fresh if one.key == diagnosis.key), now)
+    others = tuple(one for one in fresh if one.key != diagnosis.key)
+    trouble = Trouble(diagnosis.key, since, now)
+    return replace(known, diagnosis=diagnosis, troubles=(*others, trouble))
