@@ -1,0 +1,134 @@
+"""`mlp data`: import, synth, ls."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ml_pipelines.cli.session import Session
+    from ml_pipelines.storage import Lake, Partition
+
+DATASET = "impressions"
+# The Open Bandit data's first day: synthetic days stand on the same calendar unless told otherwise.
+FIRST_DAY = "2019-11-24"
+
+
+@click.group()
+def data() -> None:
+    """Put impressions into the lake, and see what lies there."""
+
+
+@data.command(name="import")
+@click.option(
+    "--source",
+    type=click.Choice(["open-bandit"]),
+    default="open-bandit",
+    show_default=True,
+    help="Open Bandit Dataset (ZOZO Research, CC BY 4.0): 60,000 real impressions of 7 days.",
+)
+@click.pass_obj
+def import_(session: Session, source: str) -> None:
+    """Import real impressions as daily partitions; importing again replaces them."""
+    from ml_pipelines.workloads.datasets import open_bandit
+
+    lake = _lake(session)
+    click.echo(f"Importing {source} into {session.settings.lake}", err=True)
+    for partition in open_bandit.write(lake):
+        _show(partition)
+
+
+@data.command()
+@click.option(
+    "--days", type=click.IntRange(1, 3660), default=8, show_default=True, help="Number of days."
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(1, 1_000_000_000),
+    default=200_000,
+    show_default=True,
+    help="Impressions a day.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31),
+    default=0,
+    show_default=True,
+    help="Another seed, another planted truth.",
+)
+@click.option(
+    "--start",
+    type=click.DateTime(["%Y-%m-%d"]),
+    default=FIRST_DAY,
+    show_default=True,
+    metavar="YYYY-MM-DD",
+    help="The first day.",
+)
+@click.pass_obj
+def synth(session: Session, days: int, rows: int, seed: int, start: datetime) -> None:
+    """Generate click logs with a planted truth: the same options give the same data."""
+    from ml_pipelines.workloads.datasets import synthetic
+
+    lake = _lake(session)
+    click.echo(f"Generating {days} days of {rows:,} rows into {session.settings.lake}", err=True)
+    for day in _days(start.date(), days):
+        _show(synthetic.write_day(lake, day, rows=rows, seed=seed))
+
+
+@data.command()
+@click.argument("dataset", required=False)
+@click.pass_obj
+def ls(session: Session, dataset: str | None) -> None:
+    """The data sets of the lake, or the days of one."""
+    from ml_pipelines.cli.console import table
+    from ml_pipelines.errors import InvalidInput
+
+    lake = _lake(session)
+    names = [name.strip("/") for name in lake.store.list_dirs("")]
+    if dataset is None:
+        if not names:
+            click.echo(f"The lake {session.settings.lake} is empty. Fill it: mlp data import")
+            return
+        rows = [_summary(lake, name) for name in names]
+        click.echo(table(("DATASET", "DAYS", "FIRST", "LAST"), rows))
+        return
+    if dataset not in names:
+        known = ", ".join(names) or "nothing"
+        raise InvalidInput(
+            "DATASET",
+            dataset,
+            f"is not in {session.settings.lake}, which holds {known}",
+            remedy="Fill it: mlp data import",
+        )
+    partitions = (lake.partition(dataset, day) for day in sorted(lake.days(dataset)))
+    click.echo(table(("DAY", "ROWS", "FILES", "DATA VERSION"), map(_partition, partitions)))
+
+
+def _lake(session: Session) -> Lake:
+    from ml_pipelines.storage import Lake, open_store
+
+    store = open_store(session.settings.lake)
+    store.check()
+    return Lake(store)
+
+
+def _days(first: date, count: int) -> Iterator[date]:
+    return (date.fromordinal(first.toordinal() + i) for i in range(count))
+
+
+def _show(partition: Partition) -> None:
+    click.echo(f"{partition.day}  {partition.rows:>9,} rows  {partition.data_version[:12]}")
+
+
+def _summary(lake: Lake, dataset: str) -> tuple[str, ...]:
+    days = sorted(lake.days(dataset))
+    return (dataset, str(len(days)), days[0] if days else "-", days[-1] if days else "-")
+
+
+def _partition(partition: Partition) -> tuple[str, ...]:
+    files = str(len(partition.files))
+    return (partition.day, f"{partition.rows:,}", files, partition.data_version[:12])

@@ -1,0 +1,287 @@
+"""`mlp job`: submit, list, status, logs, attach, cancel."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import deque
+from contextlib import closing, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ml_pipelines.errors import InvalidInput, NotFound, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ml_pipelines.cli.session import Session
+    from ml_pipelines.job.events import JobEnded
+    from ml_pipelines.lifecycle import Job, JobSummary, Platform
+    from ml_pipelines.spec.job import JobSpec
+
+INTERRUPTED = 130
+
+run_key_argument = click.argument("run_key", metavar="RUN_KEY")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def job() -> None:
+    """Submit, watch and stop jobs. RUN_KEY may be the beginning of one."""
+
+
+@job.command(
+    short_help="Run a command as a Ray job and follow it.",
+    context_settings={"allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  mlp job submit -- python train.py --epochs 3
+  mlp job submit --workers 2 --cpu 1 --limit-run 2h -- python -m shop.train
+  mlp job submit --dry-run -- python train.py
+
+Ctrl-C detaches: the job goes on, followed by a background process. `mlp --help` lists the
+exit codes.""",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("--name", help="For people. Default: the script's name.")
+@click.option("--workers", type=int, default=1, show_default=True, help="Number of Ray workers.")
+@click.option("--pool", default="cpu", show_default=True, help="Kind of machine they run on.")
+@click.option("--cpu", help="CPUs a worker, such as 2 or 500m. Default: the pool's.")
+@click.option("--memory", help="Memory a worker, such as 2Gi. Default: the pool's.")
+@click.option("--gpus", type=int, help="GPUs a worker. Default: the pool's.")
+@click.option("--env", multiple=True, metavar="K=V", help="For driver and workers; repeatable.")
+@click.option(
+    "--experiment", default="", help="Groups jobs whose cost and results belong together."
+)
+@click.option("--limit-run", metavar="TIME", help="Stop the run after 90s, 15m, 2h, 1d.")
+@click.option("--owes-result", is_flag=True, help="Succeed only if the command commits a result.")
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="Packed and sent; the command runs inside it. Default: the working folder.",
+)
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Left out of it; repeatable.")
+@click.option("--detach", is_flag=True, help="Don't wait: follow it in the background.")
+@click.option("--dry-run", is_flag=True, help="Print the RayJob manifest; create nothing.")
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    *,
+    folder: Path,
+    exclude: tuple[str, ...],
+    detach: bool,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Run COMMAND as a Ray job and follow it: its output on stdout, its state on stderr."""
+    from ml_pipelines.cli.interrupt import interruptible
+    from ml_pipelines.cli.submission import (
+        Request,
+        check_command,
+        dry_run_of,
+        run_key_of,
+        spec_of,
+    )
+
+    session: Session = ctx.obj
+    request = Request(folder=folder, **options)
+    check_command(request.command, folder)
+    spec = spec_of(request, session.settings)
+    run_key = run_key_of(spec, secrets.token_hex(8), session.settings)
+    if dry_run:
+        click.echo(dry_run_of(spec, run_key, folder, exclude, session.settings), nl=False)
+        return
+    with interruptible():
+        with session.lifecycle.open_platform(session.settings) as platform:
+            submitted = _submit(session, platform, spec, run_key, folder, exclude)
+            end = None if detach else _follow(session, platform, submitted)
+        _leave(ctx, session, run_key, end, code=0 if detach else INTERRUPTED)
+
+
+@job.command(name="list")
+@click.option("--days", type=click.IntRange(1), default=7, show_default=True, help="How far back.")
+@json_option
+@click.pass_obj
+def list_(session: Session, days: int, as_json: bool) -> None:
+    """Running and recent jobs, the newest first."""
+    from ml_pipelines.cli.console import table
+
+    with session.lifecycle.open_platform(session.settings) as platform:
+        jobs = session.lifecycle.list_jobs(platform, days=days)
+    jobs = sorted(jobs, key=lambda summary: summary.created_at, reverse=True)
+    if as_json:
+        click.echo(_json([asdict(summary) for summary in jobs]))
+    elif not jobs:
+        click.echo(f"No jobs in {session.settings.runs} in the last {days} days.")
+        click.echo("Run one: mlp job submit -- python train.py")
+    else:
+        rows = [_row(summary, session) for summary in jobs]
+        click.echo(table(("RUN KEY", "PHASE", "OWNER", "ATTEMPT", "AGE", "TOOK", "WHY"), rows))
+
+
+@job.command()
+@run_key_argument
+@json_option
+@click.pass_obj
+def status(session: Session, run_key: str, as_json: bool) -> None:
+    """Where one job stands, why, and what to do next."""
+    with session.lifecycle.open_platform(session.settings) as platform:
+        key = session.find(run_key, platform)
+        summary = session.lifecycle.describe(key, platform)
+    if as_json:
+        click.echo(_json(asdict(summary)))
+        return
+    for name, value in _facts(summary, session):
+        click.echo(f"{name:<11} {value}")
+    click.echo(f"{'next':<11} mlp job {'logs' if summary.ended_at else 'attach'} {key}")
+
+
+@job.command()
+@run_key_argument
+@click.option("--attempt", type=click.IntRange(1), help="Default: the last one.")
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
+@click.pass_obj
+def logs(session: Session, run_key: str, attempt: int | None, tail: int | None) -> None:
+    """Print what a job has logged so far. `mlp job attach` goes on following it."""
+    with session.lifecycle.open_platform(session.settings) as platform:
+        key = session.find(run_key, platform)
+        lines = session.lifecycle.read_logs(key, platform=platform, attempt=attempt)
+        for line in lines if tail is None else deque(lines, maxlen=tail):
+            click.echo(line.text)
+
+
+@job.command()
+@run_key_argument
+@click.pass_context
+def attach(ctx: click.Context, run_key: str) -> None:
+    """Take over following a job; its background process ends. Ctrl-C detaches again."""
+    from ml_pipelines.cli.interrupt import interruptible
+
+    session: Session = ctx.obj
+    with interruptible():
+        with session.lifecycle.open_platform(session.settings) as platform:
+            key = session.find(run_key, platform)
+            attached = session.lifecycle.attach(key, platform=platform, takeover=True)
+            end = _follow(session, platform, attached)
+        _leave(ctx, session, key, end, code=INTERRUPTED)
+
+
+@job.command(short_help="Stop a job: nothing of it is left.")
+@run_key_argument
+@click.option("--reason", default="", help="Kept with the job.")
+@click.pass_obj
+def cancel(session: Session, run_key: str, reason: str) -> None:
+    """Stop a job, whoever follows it: nothing of it is left within 30 seconds."""
+    from ml_pipelines.cli.console import Console
+
+    console = Console(session.clock)
+    with session.lifecycle.open_platform(session.settings) as platform:
+        key = session.find(run_key, platform)
+        events = session.lifecycle.cancel(
+            key, platform=platform, reason=reason, by=session.settings.owner
+        )
+        for event in events:
+            console.show(event)
+
+
+# ── what the commands stand on ──────────────────────────────────────────────────────────────────
+
+
+def _submit(
+    session: Session,
+    platform: Platform,
+    spec: JobSpec,
+    run_key: str,
+    folder: Path,
+    exclude: tuple[str, ...],
+) -> Job:
+    """Pack and submit. Interrupted in the midst of it, nothing may stay behind."""
+    from ml_pipelines.cli.console import say
+    from ml_pipelines.packing import pack
+
+    try:
+        code = pack(folder, platform.store, exclude=exclude)
+        say(f"Packed {folder.resolve()} ({code.sha256[:12]})")
+        spec = spec.model_copy(update={"code": code})
+        return session.lifecycle.submit(spec, run_key=run_key, labels={}, platform=platform)
+    except KeyboardInterrupt:
+        with suppress(InvalidInput, NotFound, Refused):
+            session.lifecycle.cancel(
+                run_key, platform=platform, reason="interrupted", by=session.settings.owner
+            )
+        say("\nInterrupted before the job was submitted: nothing was left behind.")
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def _follow(session: Session, platform: Platform, followed: Job) -> JobEnded | None:
+    """Show a job's events to its end; None when interrupted: the claim is released by then."""
+    from ml_pipelines.cli.console import Console
+    from ml_pipelines.job.events import JobEnded
+
+    console = Console(session.clock)
+    try:
+        with closing(session.lifecycle.follow(followed, platform=platform)) as events:
+            for event in events:
+                console.show(event)
+                if isinstance(event, JobEnded):
+                    return event
+    except KeyboardInterrupt:
+        return None
+    raise AssertionError("a job's events end with JobEnded")
+
+
+def _leave(
+    ctx: click.Context, session: Session, run_key: str, end: JobEnded | None, *, code: int
+) -> None:
+    """Exit by the job's end; without one, leave it to a background process and say so."""
+    from ml_pipelines.cli.console import commands, exit_code, say
+
+    if end is not None:
+        ctx.exit(exit_code(end.phase))
+    log = session.spawn_loop(run_key, session.settings)
+    say(f"\nDetached: {run_key} goes on, followed in the background (its log: {log}).")
+    commands(run_key, "attach", "status", "cancel")
+    ctx.exit(code)
+
+
+def _row(summary: JobSummary, session: Session) -> tuple[str, ...]:
+    from ml_pipelines.cli.console import span
+
+    now = session.clock.now()
+    ended = summary.ended_at or now
+    return (
+        summary.run_key,
+        str(summary.phase),
+        summary.owner,
+        str(summary.attempt),
+        span((now - summary.created_at).total_seconds()),
+        span((ended - summary.created_at).total_seconds()),
+        summary.sentence,
+    )
+
+
+def _facts(summary: JobSummary, session: Session) -> Iterator[tuple[str, str]]:
+    from ml_pipelines.cli.console import span
+
+    yield "run key", summary.run_key
+    yield "name", summary.name
+    yield "phase", f"{summary.phase}: {summary.sentence}"
+    yield "owner", summary.owner
+    if summary.experiment:
+        yield "experiment", summary.experiment
+    yield "backend", summary.backend
+    yield "attempt", str(summary.attempt)
+    yield "created", f"{summary.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    ended = summary.ended_at or session.clock.now()
+    yield "took", span((ended - summary.created_at).total_seconds())
+    if summary.log_url:
+        yield "log", summary.log_url
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, default=str)
