@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from ml_pipelines.job.verdict import Verdict, VerdictClass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 # How many attempts a class may cost beyond the first. UNKNOWN counts against INFRA's budget too.
 BUDGETS: Mapping[VerdictClass, int] = MappingProxyType(
@@ -47,13 +48,13 @@ def next_attempt(
     history: tuple[Verdict, ...],
     *,
     elapsed_of_last_s: float,
-    rand: float = 0.5,
+    rand: Callable[[], float] = random.random,
     budgets: Mapping[VerdictClass, int] = BUDGETS,
 ) -> Decision:
     """Decide after the last verdict of `history` (one verdict an attempt, oldest first).
 
-    `elapsed_of_last_s` is how long the last attempt lived from the start of its driver; `rand` in
-    [0, 1) spreads the retries of many jobs that one outage ended together.
+    `elapsed_of_last_s` is how long the last attempt lived from the start of its driver; `rand`
+    gives a number in [0, 1), which spreads the retries of many jobs that one outage ended together.
     """
     last = history[-1]
     if last.ok:
@@ -66,7 +67,7 @@ def next_attempt(
     spent = _spent(history, last.cls)
     if spent > budget or _over_infra(history, last.cls, budgets):
         return _no(f"not tried again: {spent} attempts ended {last.cls}, {budget} retries allowed")
-    delay = _delay(history, elapsed_of_last_s, rand)
+    delay = _delay(history, elapsed_of_last_s, rand())
     number = len(history) + 1
     when = "at once" if delay == 0.0 else f"in {delay:.0f} s"
     of = f"retry {spent} of {budget} for {last.cls}"

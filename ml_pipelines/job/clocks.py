@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from ml_pipelines.job.status import Cell
 
 if TYPE_CHECKING:
+    from ml_pipelines.job.known import Known
     from ml_pipelines.spec.job import Limits
 
 
@@ -71,6 +72,11 @@ class Spent:
         if _PART.get(cell) != "drain":
             drain = 0.0
         return Spent(queue=queue, provisioning=provisioning, run=self.run, drain=drain)
+
+
+def durations(known: Known) -> dict[str, float]:
+    """Seconds by part of one attempt: "queue", "provisioning", "run", "drain"."""
+    return asdict(known.total)
 
 
 _PART = {

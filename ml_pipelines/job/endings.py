@@ -93,7 +93,7 @@ _REASONS = {
     ),
     status.STATUS_CHECK_TIMEOUT: (
         VerdictClass.INFRA,
-        "the engine lost sight of the Ray head",
+        "the engine lost sight of the Ray head: {message}",
         _RETRY_OURS,
     ),
     status.DEADLINE: (

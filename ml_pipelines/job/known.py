@@ -120,17 +120,6 @@ class Known:
         return _with_status(known, obs, now)
 
 
-def durations(known: Known) -> dict[str, float]:
-    """Seconds by part: "queue", "provisioning", "run", "drain"."""
-    total = known.total
-    return {
-        "queue": total.queue,
-        "provisioning": total.provisioning,
-        "run": total.run,
-        "drain": total.drain,
-    }
-
-
 def _with_status(known: Known, obs: Observation, now: float) -> Known:
     rayjob = obs.rayjob
     assert rayjob is not None
@@ -187,6 +176,8 @@ def _with_head(known: Known, obs: Observation, cell: Cell, now: float) -> Known:
         before = HeadMemory()
     pod = _head_pod(obs)
     ready, reason, message = _head_ready(obs, pod)
+    if ready is None and pod is None and before.ready:
+        ready, reason = False, "NotFound"
     head = HeadMemory(
         cluster=cluster or before.cluster,
         uid=pod.uid if pod else before.uid,
@@ -222,9 +213,10 @@ def _why_lost(
         return f"was replaced by {pod.name}"
     if head.restarts > before.restarts:
         return "was restarted"
-    if pod and pod.phase == "Failed":
+    if pod and pod.phase == "Failed" and not pod.deleting:
         return f"failed ({pod.reason or 'no reason given'})"
-    if head.unready_since is None:
+    if head.unready_since is None or head.unready_since >= now:
+        # Status and pods are not read at one instant: what is gone must be gone twice.
         return ""
     if pod and not pod.deleting and reason in _MAY_PASS:
         lasted = now - head.unready_since
@@ -269,7 +261,8 @@ def _restarts(pod: PodView | None) -> int:
 
 
 def _with_diagnosis(known: Known, obs: Observation, now: float) -> Known:
-    if known.cell not in _BEFORE_RUN:
+    unready = known.cell is Cell.RUNNING and not all(pod.ready for pod in obs.pods)
+    if known.cell not in _BEFORE_RUN and not unready:
         return replace(known, diagnosis=None, troubles=())
     diagnosis = why_pending(obs, head_starts=known.head.starts)
     fresh = [one for one in known.troubles if now - one.seen <= TROUBLE_GAP_S]

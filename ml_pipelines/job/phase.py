@@ -52,6 +52,12 @@ class Standing:
     verdict: Verdict | None = None
     warnings: tuple[str, ...] = ()
 
+    def phase_with(self, verdict: Verdict) -> Phase:
+        """The end that `verdict`, the last word, makes of this standing."""
+        if self.phase is Phase.LOST and not verdict.ok:
+            return Phase.LOST
+        return _phase_for(verdict)
+
 
 def phase_of(obs: Observation, known: Known, clocks: Clocks, now: float) -> Standing:
     """Where the attempt stands. `known` is what `Known.after(obs, …)` returned; `now` in its time.
@@ -64,13 +70,6 @@ def phase_of(obs: Observation, known: Known, clocks: Clocks, now: float) -> Stan
         phase, verdict = ended
         return Standing(phase, verdict.sentence, verdict, warnings)
     return Standing(_PHASES[known.cell], _sentence(obs, known), None, warnings)
-
-
-def final_phase(standing: Standing, verdict: Verdict) -> Phase:
-    """The end that `verdict`, the last word, makes of this standing."""
-    if standing.phase is Phase.LOST and not verdict.ok:
-        return Phase.LOST
-    return _phase_for(verdict)
 
 
 _PHASES = {
@@ -141,7 +140,8 @@ def _out_of_time(known: Known, spent: Spent, clocks: Clocks) -> End | None:
 
 
 def _hopeless(known: Known) -> End | None:
-    verdict = endings.hopeless(known) if known.missing == 0 else None
+    waiting = known.missing == 0 and known.cell is not Cell.RUNNING
+    verdict = endings.hopeless(known) if waiting else None
     return None if verdict is None else (Phase.FAILED, verdict)
 
 
@@ -162,6 +162,8 @@ def _stall(known: Known, clocks: Clocks) -> tuple[str, ...]:
 def _sentence(obs: Observation, known: Known) -> str:
     if obs.rayjob is None:
         return "the engine doesn't show the job; asking again"
+    if known.diagnosis is not None and known.cell is Cell.RUNNING:
+        return f"the driver runs; {known.diagnosis.sentence}"
     if known.diagnosis is not None:
         return known.diagnosis.sentence
     if known.cell is Cell.DONE and known.done is not None:

@@ -14,7 +14,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^\([^()]{0,200}pid=\d+[^()]{0,100}\) ?")
 _BEGIN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
-_END = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s?(?P<message>.*))?$")
+_END = re.compile(
+    r"^(?!INFO|WARNING|DEBUG|ERROR|CRITICAL)(?P<type>[A-Za-z_][\w.]*)(?::\s?(?P<message>.*))?$"
+)
 _NAMED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Timeout)\b")
 LONGEST = 60  # lines kept of one traceback
 

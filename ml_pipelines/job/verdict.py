@@ -51,7 +51,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, for the journal."""
         plain = asdict(self)
-        plain["cls"] = str(self.cls)
+        plain["class"] = str(plain.pop("cls"))
         plain["evidence"] = list(self.evidence)
         plain["warnings"] = list(self.warnings)
         return plain
@@ -59,7 +59,7 @@ class Verdict:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Verdict:
         """The inverse of `to_json`; a class or field that a newer version wrote is no error."""
-        name = str(plain.get("cls", ""))
+        name = str(plain.get("class", ""))
         known = name in VerdictClass.__members__
         code = plain.get("exit_code")
         return cls(

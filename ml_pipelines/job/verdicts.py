@@ -145,7 +145,7 @@ _WORDS = (
     ),
     (
         re.compile(
-            r"can't open file|^\S*python\S*: No module named|Error while finding module spec"
+            r"^\S*python\S*: can't open file|^\S*python\S*: No module named|Error while finding module spec"
         ),
         _CONFIG,
         "the entrypoint doesn't exist",

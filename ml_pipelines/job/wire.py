@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from ml_pipelines.errors import InvalidInput
@@ -53,6 +53,12 @@ class Foreign:
     method: str
     params: Mapping[str, Any]
 
+    @property
+    def text(self) -> str:
+        """For people: what a `log` says, else the method's name."""
+        said = self.params.get("message")
+        return said[:LONGEST_TEXT] if isinstance(said, str) else self.method[:LONGEST_NAME]
+
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
@@ -60,6 +66,11 @@ class Malformed:
 
     problem: str
     excerpt: str  # at most 200 characters
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return f"a message in the log was dropped: {self.problem}: {self.excerpt!r}"
 
 
 Message = Metric | Progress | Foreign
@@ -202,24 +213,25 @@ def _optional(value: object) -> float | None:
 # --- order ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MetricGate:
     """Lets a metric through only if its step is new and its claim holds.
 
     One gate serves a whole job: steps increase strictly across attempts, and a driver that was
-    superseded is heard no more. Immutable: every answer comes with the next gate.
+    superseded is heard no more.
     """
 
     last_step: int = -1
     claim: int = 0
 
-    def fenced(self, claim: int) -> MetricGate:
-        """The gate once the journal shows this claim: older ones are void."""
-        return replace(self, claim=max(self.claim, claim))
+    def fence(self, claim: int) -> None:
+        """The journal shows this claim: older ones are void."""
+        self.claim = max(self.claim, claim)
 
-    def admit(self, metric: Metric) -> tuple[MetricGate, bool]:
-        """The next gate, and whether this metric may pass."""
-        gate = self.fenced(metric.claim)
+    def admits(self, metric: Metric) -> bool:
+        """Whether this metric may pass; once only."""
+        self.fence(metric.claim)
         if metric.step <= self.last_step or metric.claim < self.claim:
-            return gate, False
-        return replace(gate, last_step=metric.step), True
+            return False
+        self.last_step = metric.step
+        return True
