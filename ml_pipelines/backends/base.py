@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ml_pipelines.job.observation import Observation, RayJobView
+if TYPE_CHECKING:
+    from ml_pipelines.job.observation import Observation, RayJobView
 
 Manifest = Mapping[str, Any]
 
