@@ -92,7 +92,7 @@ def path_of(location: Location, root: str = "") -> str:
             text += f"[{part}]"
         else:
             text += f".{part}" if text and not text.endswith(" ") else part
-    return text or "input"
+    return text.removesuffix(": ") or "input"
 
 
 def spelling(name: str, known: Iterable[str]) -> str:
