@@ -43,7 +43,7 @@ def run_key(manifest: Manifest) -> str:
 
 def spec_hash(manifest: Manifest) -> str:
     """The spec's hash, or empty."""
-    return str((manifest["metadata"].get("annotations") or {}).get(SPEC_HASH, ""))
+    return labels(manifest).get(SPEC_HASH, "")
 
 
 def cluster(manifest: Manifest) -> Mapping[str, Any]:
