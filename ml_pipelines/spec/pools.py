@@ -131,7 +131,7 @@ def queue_of(cluster: ClusterSpec, pools: Pools) -> str | None:
     return next(iter(_queues(cluster, pools)), None)
 
 
-def used(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
+def _used(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
     """Path and name of each pool that the cluster names, the head's first."""
     yield "head.pool", cluster.head.pool
     for number, group in enumerate(cluster.workers):
@@ -200,7 +200,7 @@ def _check_queue(cluster: ClusterSpec, pools: Pools, root: str) -> None:
     if len(queues) > 1:
         raise InvalidInput(
             f"{root}workers",
-            [name for _, name in used(cluster)],
+            [name for _, name in _used(cluster)],
             f"are pools of different queues ({', '.join(queues)}), and a job waits in one",
             remedy="Use pools of one queue.",
         )
@@ -214,5 +214,5 @@ def _check_queue(cluster: ClusterSpec, pools: Pools, root: str) -> None:
 
 
 def _queues(cluster: ClusterSpec, pools: Pools) -> list[str]:
-    named = (pools.pools[name].queue for _, name in used(cluster))
+    named = (pools.pools[name].queue for _, name in _used(cluster))
     return list(dict.fromkeys(queue for queue in named if queue))
