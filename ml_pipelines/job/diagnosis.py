@@ -168,7 +168,7 @@ def _image_trouble(pod: PodView, container: ContainerView) -> Diagnosis:
         hopeless=True,
         cls=VerdictClass.CONFIG,
         grace_s=0.0 if container.waiting_reason == "InvalidImageName" else IMAGE_GRACE_S,
-        key=f"image {image or container.name}",
+        key=f"image {pod.role} {pod.group}",
     )
 
 
@@ -328,7 +328,8 @@ def _unknown_pod(obs: Observation) -> Diagnosis | None:
 def _starting(obs: Observation) -> Diagnosis:
     rayjob = obs.rayjob
     message = rayjob.message.strip() if rayjob else ""
-    if obs.pods and all(pod.ready for pod in obs.pods):
+    pods = _head_first(obs)
+    if pods and all(pod.ready for pod in pods):
         if rayjob is not None and rayjob.job_status == "PENDING":
             return Diagnosis(
                 "all machines are ready, and Ray has not started the driver",
@@ -339,8 +340,8 @@ def _starting(obs: Observation) -> Diagnosis:
                 key="ray pending",
             )
         return Diagnosis("all machines are ready; the job is being submitted", key="submitting")
-    if obs.pods:
-        return _pods_starting(obs)
+    if pods:
+        return _pods_starting(obs, pods)
     if message:
         return Diagnosis(message, evidence=(f"RayJob: {message}",))
     if rayjob is None or not rayjob.deployment_status:
@@ -352,8 +353,8 @@ def _starting(obs: Observation) -> Diagnosis:
     return Diagnosis("the machines are being asked for")
 
 
-def _pods_starting(obs: Observation) -> Diagnosis:
-    unready = [pod for pod in _head_first(obs) if not pod.ready]
+def _pods_starting(obs: Observation, pods: list[PodView]) -> Diagnosis:
+    unready = [pod for pod in pods if not pod.ready]
     pod = unready[0]
     pulling = next(
         (
@@ -370,9 +371,9 @@ def _pods_starting(obs: Observation) -> Diagnosis:
         doing = f"waits for its init container {init.name}"
     else:
         doing = "is starting"
-    done = len(obs.pods) - len(unready)
+    done = len(pods) - len(unready)
     return Diagnosis(
-        f"{done} of {len(obs.pods)} machines ready; {pod.role} {pod.name} {doing}",
+        f"{done} of {len(pods)} machines ready; {pod.role} {pod.name} {doing}",
         evidence=(f"pod {pod.name}: {pod.phase or 'no phase yet'}",),
     )
 
@@ -381,6 +382,7 @@ def _pods_starting(obs: Observation) -> Diagnosis:
 
 
 def _head_first(obs: Observation) -> list[PodView]:
+    """The pods that are there to stay, the head before the workers."""
     alive = [pod for pod in obs.pods if not pod.deleting]
     return sorted(alive, key=lambda pod: (pod.role != "head", pod.name))
 

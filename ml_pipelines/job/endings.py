@@ -70,6 +70,8 @@ def _failed_for(rayjob: RayJobView, known: Known) -> Verdict:
         return _unclear(rayjob)
     cls, sentence, remedy = _REASONS[rayjob.reason]
     said = rayjob.message.strip() or "no message"
+    if rayjob.reason == status.SUBMISSION_FAILED and "refused the job" in said:
+        cls, remedy = VerdictClass.CONFIG, "Correct what it names; it will be refused again."
     return Verdict(cls, sentence.format(message=said), (status.quoted(rayjob),), remedy)
 
 

@@ -261,7 +261,7 @@ def _restarts(pod: PodView | None) -> int:
 
 
 def _with_diagnosis(known: Known, obs: Observation, now: float) -> Known:
-    unready = known.cell is Cell.RUNNING and not all(pod.ready for pod in obs.pods)
+    unready = known.cell is Cell.RUNNING and not all(pod.ready or pod.deleting for pod in obs.pods)
     if known.cell not in _BEFORE_RUN and not unready:
         return replace(known, diagnosis=None, troubles=())
     diagnosis = why_pending(obs, head_starts=known.head.starts)

@@ -99,7 +99,9 @@ def _of_driver(verdict: Verdict, known: Known, tail: Sequence[str]) -> Verdict:
             evidence=(loss.evidence, *verdict.evidence),
             remedy=_MORE_MEMORY if loss.cls is VerdictClass.OOM else _AGAIN,
         )
-    return _by_words(verdict, tail) or _by_trace(verdict, trace) or _by_exit_code(verdict, tail)
+    message = known.done.message.splitlines() if known.done else []
+    said = [*message, *tail]
+    return _by_words(verdict, said) or _by_trace(verdict, trace) or _by_exit_code(verdict, tail)
 
 
 def _recent_loss(known: Known) -> Loss | None:
@@ -139,6 +141,14 @@ _WORDS = (
     ),
     (re.compile(r"\[Errno 28\]|No space left on device"), _INFRA, "a disk is full"),
     (
+        # Ray itself does not tell a wrong environment from a download that failed.
+        re.compile(
+            r"runtime_env setup failed|[Ff]ailed to set up runtime env|RuntimeEnvSetupError"
+        ),
+        _UNKNOWN,
+        "the runtime environment could not be made",
+    ),
+    (
         re.compile(r"Failed to connect to GCS|LocalRayletDiedError|GCS.*unable to connect"),
         _INFRA,
         "the driver lost the Ray head",
@@ -155,6 +165,7 @@ _REMEDIES = {
     _OOM: _MORE_MEMORY,
     _INFRA: _AGAIN,
     _CONFIG: "Correct the entrypoint, or the folder that travels with the job.",
+    _UNKNOWN: "Check the job's code, packages and variables.",
 }
 
 # Our own errors, by the name under which a traceback prints them.
@@ -174,8 +185,8 @@ _OURS = {
 _DIED = re.compile(r"(Actor|Node|Owner)DiedError|WorkerCrashedError|ActorUnavailableError")
 
 
-def _by_words(verdict: Verdict, tail: Sequence[str]) -> Verdict | None:
-    for line in reversed(tail):
+def _by_words(verdict: Verdict, said: Sequence[str]) -> Verdict | None:
+    for line in reversed(said):
         text = traces.plain(line)
         for pattern, cls, sentence in _WORDS:
             if pattern.search(text):
