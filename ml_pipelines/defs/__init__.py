@@ -1,0 +1,1 @@
+"""The models of this code location, one folder each."""

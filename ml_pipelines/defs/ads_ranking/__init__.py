@@ -1,0 +1,1 @@
+"""Ads ranking: the daily retrain of a click model."""

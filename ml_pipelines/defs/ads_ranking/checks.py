@@ -1,0 +1,77 @@
+"""The check of a day's impressions: columns, types, volume."""
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from ml_pipelines.defs.ads_ranking.config import DATASET
+from ml_pipelines.defs.ads_ranking.partitions import checked_day, days_before
+from ml_pipelines.errors import InvalidInput, NotFound
+from ml_pipelines.orchestration.stores import Stores
+from ml_pipelines.workloads.ads_ranking.schema import IMPRESSIONS
+
+if TYPE_CHECKING:
+    from ml_pipelines.storage import Lake
+
+USUAL_DAYS = 7
+LEAST_SHARE = 0.2
+
+
+@dg.asset_check(
+    asset="impressions",
+    blocking=True,
+    description="The day is complete in the lake, with every column of the right type and at "
+    "least one row. Fewer than a fifth of the rows of a usual day is a warning.",
+)
+def schema_and_volume(
+    context: dg.AssetCheckExecutionContext, stores: Stores
+) -> dg.AssetCheckResult:
+    """Red stops the run before any Ray job exists; odd volume only warns."""
+    lake = stores.lake()
+    try:
+        day = checked_day(context.op_execution_context.partition_key)
+        partition = lake.partition(DATASET, day)
+        problem = schema_problem(partition.schema)
+    except (InvalidInput, NotFound) as error:
+        return _red(str(error))
+    if partition.rows == 0:
+        problem = problem or "The day has no rows."
+    if problem:
+        return _red(problem)
+    usual = usual_rows(lake, day)
+    metadata = {
+        "dagster/row_count": partition.rows,
+        "usual rows": usual,
+        "data version": partition.data_version,
+    }
+    if partition.rows < usual * LEAST_SHARE:
+        return dg.AssetCheckResult(
+            passed=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"{partition.rows} rows, where a usual day has {usual:.0f}.",
+            metadata=metadata,
+        )
+    return dg.AssetCheckResult(passed=True, metadata=metadata)
+
+
+def schema_problem(found: dict[str, str]) -> str:
+    """What is wrong with the columns of a partition, in one sentence; empty where nothing is."""
+    missing = [name for name in IMPRESSIONS if name not in found]
+    if missing:
+        return f"Column(s) {', '.join(missing)} are missing: write the day again with them."
+    for name, kind in IMPRESSIONS.items():
+        if found[name] != kind:
+            return f"Column {name} is {found[name]}, not {kind}: write the day again with it."
+    return ""
+
+
+def usual_rows(lake: "Lake", day: str) -> float:
+    """Median number of rows of the complete days of the week before; 0 where there are none."""
+    have = lake.days(DATASET)
+    rows = [lake.partition(DATASET, d).rows for d in days_before(day, USUAL_DAYS) if d in have]
+    return float(median(rows)) if rows else 0.0
+
+
+def _red(description: str) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False, description=description)

@@ -1,0 +1,43 @@
+"""The daily retrain: at 03:00, of the day that has just ended, where its data is there."""
+
+from datetime import timedelta
+
+import dagster as dg
+
+from ml_pipelines.defs.ads_ranking.config import DATASET
+from ml_pipelines.defs.ads_ranking.jobs import JOB_NAME, ads_ranking_daily
+from ml_pipelines.defs.ads_ranking.partitions import DAYS, TIMEZONE
+from ml_pipelines.errors import InvalidInput, MlPipelinesError, NotFound
+from ml_pipelines.orchestration.requests import VERSION_TAG, may_ask, request_key
+from ml_pipelines.orchestration.stores import Stores
+
+NAME = "ads_ranking_daily_retrain"
+RETRAIN_AT = "0 3 * * *"
+
+
+@dg.schedule(
+    name=NAME,
+    job=ads_ranking_daily,
+    cron_schedule=RETRAIN_AT,
+    execution_timezone=TIMEZONE,
+    description="Retrains on the day that has just ended. Skips, and says why, where its data "
+    "isn't there (the sensor asks once it is) or was retrained already.",
+)
+def ads_ranking_daily_retrain(
+    context: dg.ScheduleEvaluationContext, stores: Stores
+) -> dg.RunRequest | dg.SkipReason:
+    """Ask for the last whole day of the schedule's time zone."""
+    local = context.scheduled_execution_time.astimezone(DAYS.timezone_info)
+    day = (local.date() - timedelta(days=1)).isoformat()
+    try:
+        version = stores.lake().partition(DATASET, day).data_version
+        asks = may_ask(stores.runs(), JOB_NAME, day, version, by=NAME)
+    except NotFound:
+        return dg.SkipReason(f"{day} isn't complete in the lake; the sensor asks once it is.")
+    except (InvalidInput, MlPipelinesError) as error:
+        return dg.SkipReason(f"{day} can't be trained on: {error}")
+    if not asks:
+        return dg.SkipReason(f"{day} was asked for already on this data ({version[:12]}).")
+    return dg.RunRequest(
+        run_key=request_key(day, version), partition_key=day, tags={VERSION_TAG: version[:63]}
+    )

@@ -1,0 +1,1 @@
+"""The Dagster side of the loop: resource, configs, translation, keeper."""

@@ -1,0 +1,68 @@
+"""Launchpad classes that every model shares, in the engineer's words.
+
+They stand apart from the specs, for Dagster's Config can't hold plain pydantic models; a test
+proves that limits and defaults agree. Dagster's Launchpad checks names and types only: values are
+checked as the step starts, before anything exists, and are told as one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import dagster as dg
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from ml_pipelines import settings
+from ml_pipelines.errors import InvalidInput
+from ml_pipelines.orchestration.translate import failure_of
+from ml_pipelines.spec.cluster import ClusterSpec
+from ml_pipelines.spec.pools import check_against_pools, load_pools
+from ml_pipelines.spec.validate import explain, parse
+
+
+class LaunchpadConfig(dg.Config):
+    """A config whose bad values fail the step with path, value and remedy, and no retry.
+
+    For the outermost class of an asset; nested ones are plain `dg.Config`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise failure_of(explain(error, root="config", model=type(self))) from None
+        except InvalidInput as error:
+            raise failure_of(error) from None
+
+
+class WorkersConfig(LaunchpadConfig):
+    """Where it runs: a pool, and how many workers of what size."""
+
+    pool: str = Field("cpu", description="Pool of the workers: a kind of machine, by name.")
+    workers: int = Field(1, ge=1, le=1000, description="Number of workers, 1 to 1000.")
+    cpu: str = Field("", description="CPUs a worker, such as `2` or `500m`; empty: the pool's.")
+    memory: str = Field(
+        "", description="Memory a worker, such as `512Mi` or `4Gi`; empty: the pool's."
+    )
+
+    @model_validator(mode="after")
+    def _can_be_had(self) -> WorkersConfig:
+        self.cluster()
+        return self
+
+    def cluster(self) -> ClusterSpec:
+        """The Ray cluster that was asked for. Raises InvalidInput where no pool has it."""
+        group: dict[str, Any] = {"pool": self.pool, "min_workers": self.workers}
+        group |= {name: value for name in ("cpu", "memory") if (value := getattr(self, name))}
+        try:
+            cluster = parse(ClusterSpec, {"workers": [group]})
+            check_against_pools(cluster, load_pools(settings.load().pools))
+        except InvalidInput as error:
+            # In the words of the Launchpad, which has one group and one number of workers.
+            path = re.sub(r"^workers\[0\]\.", "config.", error.path)
+            path = re.sub(r"\.m(in|ax)_workers$", ".workers", path)
+            raise type(error)(path, error.value, error.problem, remedy=error.remedy) from None
+        return cluster

@@ -1,0 +1,331 @@
+"""The Ray resource: an asset runs a job in three lines, and leaves nothing behind.
+
+    outcome = ray.run(context, module="ml_pipelines.workloads.ads_ranking.train",
+                      cluster=config.cluster(), params=config.params(day))
+    return dg.MaterializeResult(metadata=outcome.metadata(...))
+
+Any exit leads to adopt-or-delete. A run that was *cancelled* cancels its job first thing; a step
+process that was only *cut off* (its run is still STARTED) leaves the job to the run's automatic
+retry, and what no run will claim any more the keeper removes.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import dagster as dg
+from pydantic import Field
+
+from ml_pipelines import settings
+from ml_pipelines.clock import Clock, SystemClock
+from ml_pipelines.errors import (
+    BackendError,
+    InvalidInput,
+    JournalError,
+    MlPipelinesError,
+    Refused,
+    StorageError,
+)
+from ml_pipelines.job.events import Event
+from ml_pipelines.job.verdict import Verdict
+from ml_pipelines.orchestration.identity import (
+    WILL_RETRY_TAG,
+    StepIdentity,
+    identify,
+)
+from ml_pipelines.orchestration.translate import (
+    OBSERVATION_INTERVAL_S,
+    StepSink,
+    Translator,
+    failure_of,
+    failure_of_end,
+    succeeded,
+)
+from ml_pipelines.spec.cluster import ClusterSpec
+from ml_pipelines.spec.job import JobSpec, Limits
+from ml_pipelines.spec.validate import parse
+
+if TYPE_CHECKING:
+    from ml_pipelines.lifecycle import Job
+    from ml_pipelines.lifecycle.platform import Platform
+
+EXPERIMENT_TAG = "experiment"
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What a job that succeeded left.
+
+    `result` is what the workload committed, `entry` the number of its journal entry (promotions
+    name it); `durations` holds seconds by part: "queue", "provisioning", "run", "drain".
+    """
+
+    run_key: str
+    result: Mapping[str, Any]
+    verdict: Verdict
+    entry: int | None = None
+    durations: Mapping[str, float] = field(default_factory=dict)
+    log_url: str = ""
+
+    def metadata(self) -> dict[str, Any]:
+        """Materialization metadata that every Ray asset shows."""
+        shown: dict[str, Any] = {
+            f"seconds {part}": round(float(s), 3) for part, s in self.durations.items()
+        }
+        shown["job"] = self.run_key
+        if self.entry is not None:
+            shown["result entry"] = self.entry
+        if self.log_url:
+            shown["log"] = dg.MetadataValue.url(self.log_url)
+        if self.verdict.warnings:
+            shown["warnings"] = dg.MetadataValue.md("\n".join(self.verdict.warnings))
+        return shown
+
+
+class JobControl(Protocol):
+    """What the resource needs of the lifecycle, bound to one platform."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that bounds rates."""
+
+    def submit(self, spec: JobSpec, me: StepIdentity) -> Any:
+        """Submit, or claim what an earlier run of the same logical run began."""
+
+    def follow(self, job: Any) -> Iterator[Event]:
+        """The job's events up to JobEnded; closing it releases the claim, the job goes on."""
+
+    def cancel(self, run_key: str, *, reason: str, by: str) -> None:
+        """End the job and remove what it holds, in at most 30 s."""
+
+    def result_entry(self, run_key: str) -> int | None:
+        """Number of the journal entry that holds the job's result."""
+
+
+class Exit(Enum):
+    """What becomes of the job when its step ends early."""
+
+    CANCEL = "cancel"
+    LEAVE = "leave"
+
+
+class RayJobs(dg.ConfigurableResource[Any]):
+    """Runs Ray jobs for assets: submits, follows, cancels."""
+
+    observation_interval_s: float = Field(
+        OBSERVATION_INTERVAL_S, ge=1, le=3600, description="Least time between plotted points, s."
+    )
+    leave_when_cut_off: bool = Field(
+        True,
+        description="Leave the job to the run's automatic retry when the step process is stopped "
+        "but the run isn't; false where no retry will come.",
+    )
+
+    @contextmanager
+    def connect(self) -> Iterator[JobControl]:
+        """The seam: tests give another control."""
+        from ml_pipelines.lifecycle.platform import open_platform
+
+        with open_platform(settings.load()) as platform:
+            yield PlatformControl(platform)
+
+    def image(self, pool: str) -> str:
+        """The image of a pool, to be recorded with what it made. Raises InvalidInput."""
+        from ml_pipelines.spec.pools import load_pools
+
+        pools = load_pools(settings.load().pools)
+        return pools.get(pool, "config.pool").image or pools.image
+
+    def run(
+        self,
+        context: dg.AssetExecutionContext,
+        *,
+        module: str,
+        cluster: ClusterSpec,
+        params: Mapping[str, Any],
+        limits: Limits | None = None,
+        what: str = "",
+    ) -> JobOutcome:
+        """Run `python -m module` on a Ray cluster of its own, and wait for its result.
+
+        `params` must be plain JSON; the workload reads them from the journal. `what` tells
+        several jobs of one step apart. Raises dg.Failure (never retried) with verdict, evidence,
+        last lines and remedy; lets interrupts through once the job is cared for.
+        """
+        me = identify(context, what=what)
+        try:
+            with self.connect() as control:
+                spec = _spec(me, context, module, cluster, limits, params)
+                return self._follow(context, control, spec, me)
+        except MlPipelinesError as error:
+            raise failure_of(error) from error
+
+    def _follow(
+        self,
+        context: dg.AssetExecutionContext,
+        control: JobControl,
+        spec: JobSpec,
+        me: StepIdentity,
+    ) -> JobOutcome:
+        translator = Translator(
+            StepSink(context), sys.stdout, control.clock, interval_s=self.observation_interval_s
+        )
+        try:
+            job = control.submit(spec, me)
+            with closing(control.follow(job)) as events:
+                for event in events:
+                    translator.tell(event)
+        except BaseException as error:
+            if self._on_exit(context, error) is Exit.CANCEL:
+                with undisturbed():
+                    control.cancel(me.run_key, reason=_reason(error), by=_by(context))
+            raise
+        end = translator.ended
+        if end is None:
+            raise RuntimeError(f"the events of job {me.run_key} ended without its end")
+        if not succeeded(end):
+            raise failure_of_end(end)
+        return JobOutcome(
+            run_key=me.run_key,
+            result=end.result,
+            verdict=end.verdict,
+            entry=control.result_entry(me.run_key),
+            durations=end.durations,
+            log_url=end.log_url,
+        )
+
+    def _on_exit(self, context: dg.AssetExecutionContext, error: BaseException) -> Exit:
+        try:
+            run = context.instance.get_run_by_id(context.run.run_id)
+        except Exception:  # noqa: BLE001 - whatever the database says, unseen is not cancelled
+            run = None
+        if run is None:
+            return on_exit(error, status=None, will_retry=False, leave=self.leave_when_cut_off)
+        return on_exit(
+            error,
+            status=run.status,
+            will_retry=run.tags.get(WILL_RETRY_TAG) == "true",
+            leave=self.leave_when_cut_off,
+        )
+
+
+def _spec(
+    me: StepIdentity,
+    context: dg.AssetExecutionContext,
+    module: str,
+    cluster: ClusterSpec,
+    limits: Limits | None,
+    params: Mapping[str, Any],
+) -> JobSpec:
+    config = settings.load()
+    return parse(
+        JobSpec,
+        {
+            "name": me.name,
+            "entrypoint": ("python", "-m", module),
+            "cluster": cluster,
+            "limits": limits or Limits(),
+            "params": dict(params),
+            "owes_result": True,
+            "owner": config.owner,
+            "team": config.team,
+            "experiment": context.run.tags.get(EXPERIMENT_TAG, ""),
+        },
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, Exception):
+        return f"the step failed: {error!r}"[:500]
+    return "the run was stopped"
+
+
+def _by(context: dg.AssetExecutionContext) -> str:
+    return f"dagster run {context.run.run_id}"
+
+
+def on_exit(
+    error: BaseException, *, status: dg.DagsterRunStatus | None, will_retry: bool, leave: bool
+) -> Exit:
+    """What becomes of the job when `error` ends its step; pure.
+
+    `status` is the run's in storage now, None when it can't be read. A person's stop has changed
+    it (CANCELING, CANCELED, FAILURE after a run's time limit); an eviction has not.
+    """
+    if isinstance(error, (Refused, InvalidInput)):
+        return Exit.LEAVE  # nothing of ours exists, or it is somebody else's
+    if isinstance(error, JournalError):
+        return Exit.LEAVE  # another loop has taken the job over, or storage must tell first
+    if isinstance(error, (StorageError, BackendError)):
+        return Exit.LEAVE if leave else Exit.CANCEL  # never killed because we can't see it
+    if isinstance(error, Exception):
+        return Exit.CANCEL  # the step has failed for good: nobody will claim the job
+    if not leave:
+        return Exit.CANCEL
+    cut_off = status is None or status is dg.DagsterRunStatus.STARTED
+    return Exit.LEAVE if cut_off or will_retry else Exit.CANCEL
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A second Ctrl-C, or the SIGTERM that follows one, doesn't cut a clean-up short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {s: signal.signal(s, _wait) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(_number: int, _frame: object) -> None:
+    sys.stderr.write("Stopping the job already; at most 30 s.\n")
+
+
+@dataclass(frozen=True)
+class PlatformControl:
+    """The real control: the lifecycle on one platform."""
+
+    platform: Platform
+
+    @property
+    def clock(self) -> Clock:
+        return self.platform.clock
+
+    def submit(self, spec: JobSpec, me: StepIdentity) -> Job:
+        from ml_pipelines import lifecycle
+
+        job = lifecycle.submit(
+            spec,
+            run_key=me.run_key,
+            labels=me.labels,
+            platform=self.platform,
+            exclusive=me.exclusive,
+        )
+        # The run database says that the run before us is over, so its loop isn't waited for.
+        job.takeover = me.retried
+        return job
+
+    def follow(self, job: Job) -> Iterator[Event]:
+        from ml_pipelines import lifecycle
+
+        return lifecycle.follow(job, platform=self.platform)
+
+    def cancel(self, run_key: str, *, reason: str, by: str) -> None:
+        from ml_pipelines import lifecycle
+
+        for event in lifecycle.cancel(run_key, platform=self.platform, reason=reason, by=by):
+            sys.stdout.write(f"[ml_pipelines] {event}\n")
+
+    def result_entry(self, run_key: str) -> int | None:
+        result = self.platform.journal(run_key).read().result
+        return None if result is None else result.entry.number
