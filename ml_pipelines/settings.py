@@ -70,3 +70,9 @@ def _find_home(cwd: Path | None) -> Path:
         if (folder / ".mlp").is_dir():
             return folder / ".mlp"
     return Path.home() / ".ml_pipelines"
+
+
+def s3_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
+    """The S3 server's URL, where it isn't Amazon's: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL."""
+    env = os.environ if environ is None else environ
+    return env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or None

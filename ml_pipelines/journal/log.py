@@ -1,0 +1,162 @@
+"""Numbered entries made by create-if-absent: a total order for any number of writers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ml_pipelines.errors import (
+    AlreadyExists,
+    JournalCorrupt,
+    NotFound,
+    StorageDenied,
+    StorageUnavailable,
+    Undecided,
+)
+from ml_pipelines.journal.entries import Entry, Record, decode, encode
+
+if TYPE_CHECKING:
+    from ml_pipelines.clock import Clock
+    from ml_pipelines.storage import Store
+
+BUDGET_S = 60.0
+READS = 3
+PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+Make = Callable[[int, tuple[int, ...]], Entry | None]
+
+
+class Log:
+    """The entries below one prefix. Keeps what it has read: entries never change."""
+
+    def __init__(
+        self, store: Store, prefix: str, *, clock: Clock, budget_s: float = BUDGET_S
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._clock = clock
+        self._budget_s = budget_s
+        self._records: list[Record] = []
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What was read so far, from entry 1."""
+        return tuple(self._records)
+
+    @property
+    def unreadable(self) -> tuple[int, ...]:
+        """Numbers of the undecodable entries at the end, which the next entry must void."""
+        numbers: list[int] = []
+        for record in reversed(self._records):
+            if isinstance(record, Entry):
+                break
+            numbers.append(record.number)
+        return tuple(reversed(numbers))
+
+    def refresh(self) -> None:
+        """Read what is new. Raises StorageError; JournalCorrupt where a number is missing."""
+        for number in self.unreadable:
+            # It may have been the answer that was wrong, not the entry.
+            self._records[number - 1] = self._read_surely(number)
+        known = len(self._records)
+        listed = self._store.list(self._prefix, after=self._path(known) if known else "")
+        last = max((_number(path) for path in listed), default=0)
+        for number in range(known + 1, last + 1):
+            self._records.append(self._read_surely(number))
+
+    def append(self, make: Make) -> Entry | None:
+        """Append what `make(number, voids)` says; it is asked again for each number that is lost.
+
+        Returns the entry once it surely is in storage, or None when `make` returned None. Raises
+        Undecided when storage did not say in time, StorageError when nothing was written, and
+        whatever `make` raises.
+        """
+        deadline = self._clock.monotonic() + self._budget_s
+        while True:
+            self._refresh_until(deadline)
+            entry = make(len(self._records) + 1, self.unreadable)
+            if entry is None:
+                return None
+            held = self._settle(entry, deadline)
+            if isinstance(held, Entry) and held.nonce == entry.nonce:
+                return entry
+
+    def _refresh_until(self, deadline: float) -> None:
+        pause = PAUSE_S
+        while True:
+            try:
+                self.refresh()
+            except StorageUnavailable:
+                if self._clock.monotonic() >= deadline:
+                    raise
+            else:
+                return
+            pause = self._rest(pause)
+
+    def _settle(self, entry: Entry, deadline: float) -> Record:
+        """Write the same bytes at the same number until it is known what that number holds.
+
+        Storage is not believed: an error may hide a write, now or later; a success may be none;
+        *taken* may be one's own earlier try. Only what is read there counts.
+        """
+        data = encode(entry)
+        unclear = False
+        pause = PAUSE_S
+        while True:
+            try:
+                self._store.create(self._path(entry.number), data)
+                unclear = True
+            except AlreadyExists:
+                pass
+            except StorageDenied:
+                if not unclear:
+                    raise
+            except StorageUnavailable:
+                unclear = True
+            held = self._held(entry.number)
+            if held is not None:
+                self._records.append(held)
+                return held
+            if self._clock.monotonic() >= deadline:
+                raise Undecided(
+                    f"{self._store.child_url(self._path(entry.number))}: storage did not say "
+                    f"within {self._budget_s:.0f} s whether the entry was written.",
+                    remedy="Nothing was done on its account; try again when storage answers.",
+                )
+            pause = self._rest(pause)
+
+    def _held(self, number: int) -> Record | None:
+        try:
+            return self._read_surely(number)
+        except (JournalCorrupt, StorageUnavailable, StorageDenied):
+            return None
+
+    def _read_surely(self, number: int) -> Record:
+        """An entry that is there, read more than once before it is called missing or unreadable."""
+        found: Record | None = None
+        for read in range(READS):
+            if read:
+                self._clock.sleep(PAUSE_S)
+            try:
+                found = decode(number, self._store.get(self._path(number)))
+            except NotFound:
+                continue
+            if isinstance(found, Entry):
+                return found
+        if found is None:
+            raise JournalCorrupt(f"{self._store.child_url(self._path(number))} is missing.")
+        return found
+
+    def _path(self, number: int) -> str:
+        return f"{self._prefix}/{number:08d}.json"
+
+    def _rest(self, pause: float) -> float:
+        self._clock.sleep(pause * random.uniform(0.5, 1.0))
+        return min(pause * 2, LONGEST_PAUSE_S)
+
+
+def _number(path: str) -> int:
+    stem = path.rsplit("/", 1)[-1].removesuffix(".json")
+    return int(stem) if stem.isdigit() else 0
