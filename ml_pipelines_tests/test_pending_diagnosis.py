@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipelines.job.clocks import Clocks
-from ml_pipelines.job.diagnosis import IMAGE_GRACE_S, why_pending
+from ml_pipelines.job.containers import IMAGE_GRACE_S
+from ml_pipelines.job.diagnosis import why_pending
 from ml_pipelines.job.observation import (
     ClusterView,
     ContainerView,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ml_pipelines.job.clocks import Spent
-from ml_pipelines.job.diagnosis import Diagnosis, why_pending
+from ml_pipelines.job.diagnosis import why_pending
+from ml_pipelines.job.heads import HeadMemory
 from ml_pipelines.job.losses import Loss, loss_of
 from ml_pipelines.job.status import JOB_ENDS, Cell, cell_of, unknown_words
 from ml_pipelines.job.verdict import VerdictClass
@@ -14,34 +15,16 @@ from ml_pipelines.job.verdict import VerdictClass
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ml_pipelines.job.observation import Observation, PodView, RayJobView
+    from ml_pipelines.job.observation import Observation, RayJobView
+    from ml_pipelines.job.symptom import Diagnosis
 
-HEAD_GRACE_S = 30.0  # a busy head may miss its readiness probe
 TROUBLE_GAP_S = 30.0  # a trouble unseen for so long begins anew
 RESTARTED_S = 5.0  # a driver's start this much later is another start
 
 # Cells in which no driver needs a head.
 _HEADLESS = frozenset({Cell.NEW, Cell.QUEUED, Cell.RETRYING})
 _BEFORE_RUN = frozenset({Cell.NEW, Cell.QUEUED, Cell.PROVISIONING, Cell.WAITING, Cell.PENDING})
-# Reasons of HeadPodReady=False that a living head may have for a moment.
-_MAY_PASS = frozenset({"ContainersNotReady", "ReadinessGatesNotReady"})
-
-
-@dataclass(frozen=True, slots=True)
-class HeadMemory:
-    """The head of the present cluster: which pod, whether it was ever ready, how often it began."""
-
-    cluster: str = ""
-    uid: str = ""
-    ready: bool = False
-    restarts: int = 0
-    uids: frozenset[str] = frozenset()
-    unready_since: float | None = None
-
-    @property
-    def starts(self) -> int:
-        """How often a head was started in this cluster, container restarts included."""
-        return max(len(self.uids), 1) + self.restarts
+_NEEDS_HEAD = frozenset({Cell.PENDING, Cell.RUNNING, Cell.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,58 +153,17 @@ def _with_losses(known: Known, obs: Observation, now: float) -> Known:
 def _with_head(known: Known, obs: Observation, cell: Cell, now: float) -> Known:
     rayjob = obs.rayjob
     assert rayjob is not None
-    cluster = rayjob.cluster_name or (obs.cluster.name if obs.cluster else "")
-    before = known.head
-    if cell in _HEADLESS or (cluster and before.cluster and cluster != before.cluster):
-        before = HeadMemory()
-    pod = _head_pod(obs)
-    ready, reason, message = _head_ready(obs, pod)
-    if ready is None and pod is None and before.ready:
-        ready, reason = False, "NotFound"
-    head = HeadMemory(
-        cluster=cluster or before.cluster,
-        uid=pod.uid if pod else before.uid,
-        ready=before.ready or ready is True,
-        restarts=max(before.restarts, _restarts(pod)),
-        uids=before.uids | ({pod.uid} if pod and pod.uid else frozenset()),
-        unready_since=_first(before.unready_since, now) if ready is False else None,
-    )
-    cause = _why_lost(before, head, pod=pod, reason=reason, now=now) if before.ready else ""
-    cause = cause or _submitted_again(known, rayjob)
+    before = HeadMemory() if cell in _HEADLESS else known.head
+    head, cause = before.after(obs, now)
     known = replace(known, head=head)
-    if not cause:
-        return known
     if cell in {Cell.DONE, Cell.ENDED}:
-        if known.head_lost is None and cell is not known.cell and before.uid != head.uid:
-            note = "the head was replaced unseen, so the driver may have run more than once"
-            return replace(known, news=(*known.news, note))
-        return known
-    if known.head_lost is None and cell in {Cell.PENDING, Cell.RUNNING, Cell.UNKNOWN}:
-        evidence = f"HeadPodReady False: {reason}: {message}".rstrip(": ") if reason else cause
-        return replace(known, head_lost=_head_loss(known, before, cause, evidence, now))
+        unseen = cause.replaced and cell is not known.cell and known.head_lost is None
+        note = "the head was replaced unseen, so the driver may have run more than once"
+        return replace(known, news=(*known.news, note)) if unseen else known
+    lost = cause.sentence or _submitted_again(known, rayjob)
+    if lost and known.head_lost is None and cell in _NEEDS_HEAD:
+        return replace(known, head_lost=_head_loss(known, before.uid, lost, cause.evidence))
     return known
-
-
-def _first(earlier: float | None, now: float) -> float:
-    return now if earlier is None else earlier
-
-
-def _why_lost(
-    before: HeadMemory, head: HeadMemory, *, pod: PodView | None, reason: str, now: float
-) -> str:
-    if pod and before.uid and pod.uid and pod.uid != before.uid:
-        return f"was replaced by {pod.name}"
-    if head.restarts > before.restarts:
-        return "was restarted"
-    if pod and pod.phase == "Failed" and not pod.deleting:
-        return f"failed ({pod.reason or 'no reason given'})"
-    if head.unready_since is None or head.unready_since >= now:
-        # Status and pods are not read at one instant: what is gone must be gone twice.
-        return ""
-    if pod and not pod.deleting and reason in _MAY_PASS:
-        lasted = now - head.unready_since
-        return f"was not ready for {lasted:.0f} s" if lasted >= HEAD_GRACE_S else ""
-    return "is gone"
 
 
 def _submitted_again(known: Known, rayjob: RayJobView) -> str:
@@ -234,30 +176,12 @@ def _submitted_again(known: Known, rayjob: RayJobView) -> str:
     return "forgot the job, which was submitted again" if same and jump > RESTARTED_S else ""
 
 
-def _head_loss(known: Known, before: HeadMemory, cause: str, evidence: str, now: float) -> Loss:
-    known_cause = next((loss for loss in known.losses if loss.uid == before.uid), None)
-    if known_cause is not None:
-        return known_cause
-    return Loss("head", before.uid, VerdictClass.INFRA, f"the head {cause}", evidence, now)
-
-
-def _head_pod(obs: Observation) -> PodView | None:
-    heads = [pod for pod in obs.pods if pod.role == "head"]
-    alive = [pod for pod in heads if not pod.deleting]
-    candidates = alive or heads
-    return candidates[-1] if candidates else None
-
-
-def _head_ready(obs: Observation, pod: PodView | None) -> tuple[bool | None, str, str]:
-    condition = obs.cluster.conditions.get("HeadPodReady") if obs.cluster else None
-    condition = condition or (pod.conditions.get("Ready") if pod else None)
-    if condition is None or condition[0] not in {"True", "False"}:
-        return None, "", ""
-    return condition[0] == "True", condition[1], condition[2]
-
-
-def _restarts(pod: PodView | None) -> int:
-    return max((one.restarts for one in pod.containers if not one.init), default=0) if pod else 0
+def _head_loss(known: Known, uid: str, sentence: str, evidence: str) -> Loss:
+    """What took this head if its pod told, else only that it is gone."""
+    at = 0.0 if known.at is None else known.at
+    told = (loss for loss in known.losses if loss.uid == uid)
+    plain = Loss("head", uid, VerdictClass.INFRA, f"the head {sentence}", evidence or sentence, at)
+    return next(told, plain)
 
 
 def _with_diagnosis(known: Known, obs: Observation, now: float) -> Known:

@@ -78,6 +78,11 @@ class PodView:
         """Whether the pod's Ready condition is True."""
         return self.conditions.get("Ready", ("", "", ""))[0] == "True"
 
+    @property
+    def scheduled(self) -> tuple[str, str, str]:
+        """The PodScheduled condition: (status, reason, message)."""
+        return self.conditions.get("PodScheduled", ("", "", ""))
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
@@ -125,3 +130,9 @@ class Observation:
     events: tuple[EventView, ...] = ()
     workload: WorkloadView | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def staying(self) -> tuple[PodView, ...]:
+        """The pods that are not being deleted, the head before the workers."""
+        pods = (pod for pod in self.pods if not pod.deleting)
+        return tuple(sorted(pods, key=lambda pod: (pod.role != "head", pod.name)))

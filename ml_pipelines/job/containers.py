@@ -1,0 +1,145 @@
+"""What keeps a container from running: its image, its configuration, its own failing."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ml_pipelines.job.losses import out_of_memory
+from ml_pipelines.job.symptom import CONFIG_GRACE_S, Diagnosis
+from ml_pipelines.job.verdict import VerdictClass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ml_pipelines.job.observation import ContainerView, Observation, PodView
+
+IMAGE_GRACE_S = 120.0  # a registry may hiccup
+MAX_STARTS = 4  # of a head or an init container, before we call it a crash loop
+
+_IMAGE = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+    }
+)
+_START = frozenset(
+    {"RunContainerError", "CreateContainerError", "StartError", "ContainerCannotRun"}
+)
+
+
+def crash_loop(obs: Observation, head_starts: int) -> Diagnosis | None:
+    """A container that fails at every start."""
+    for pod, container in _containers(obs):
+        starts = container.restarts + 1
+        if pod.role == "head" and not container.init:
+            starts = max(starts, head_starts)
+        looping = container.waiting_reason == "CrashLoopBackOff" or starts >= MAX_STARTS
+        failed = container.exit_code not in {None, 0} or container.waiting_reason
+        if container.ready or not looping or not failed:
+            continue
+        how = _how_it_ended(container)
+        memory = out_of_memory(container)
+        what = "init container" if container.init else "container"
+        return Diagnosis(
+            f"{what} {container.name} of {pod.role} {pod.name} fails at every start{how}"
+            f" ({starts} starts)",
+            evidence=_container_evidence(pod, container),
+            remedy="Give it more memory." if memory else "Read its log; try the image by itself.",
+            hopeless=starts >= MAX_STARTS,
+            cls=VerdictClass.OOM if memory else VerdictClass.CONFIG,
+            key=f"crash {pod.role}",
+        )
+    return None
+
+
+def trouble(obs: Observation) -> Diagnosis | None:
+    """An image, a configuration or a start that fails."""
+    for pod, container in _containers(obs):
+        reason, message = container.waiting_reason, container.waiting_message
+        if reason in _IMAGE:
+            return _image_trouble(pod, container)
+        if reason == "CreateContainerConfigError":
+            return Diagnosis(
+                f"{pod.role} {pod.name} needs something that isn't there: {message or reason}",
+                evidence=_container_evidence(pod, container),
+                remedy="Create the secret or config map named, or correct its name in the pool.",
+                hopeless=True,
+                cls=VerdictClass.CONFIG,
+                grace_s=CONFIG_GRACE_S,
+                key=f"config {message[:100]}",
+            )
+        if reason in _START:
+            return Diagnosis(
+                f"{pod.role} {pod.name} can't start its container: {message or reason}",
+                evidence=_container_evidence(pod, container),
+                remedy="Check the image: it must hold Ray and a shell.",
+                hopeless=True,
+                cls=VerdictClass.CONFIG,
+                grace_s=CONFIG_GRACE_S,
+                key=f"start {reason}",
+            )
+        if container.exit_code not in {None, 0} and not container.ready:
+            return _failed_once(pod, container)
+    return None
+
+
+def _image_trouble(pod: PodView, container: ContainerView) -> Diagnosis:
+    message = container.waiting_message or container.waiting_reason
+    image = _image_in(message)
+    named = f"image {image}" if image else f"the image of container {container.name}"
+    return Diagnosis(
+        f"{pod.role} {pod.name} can't pull {named}: {message}",
+        evidence=_container_evidence(pod, container),
+        remedy="Check the image's name and tag, and the pool's image pull secret.",
+        hopeless=True,
+        cls=VerdictClass.CONFIG,
+        grace_s=0.0 if container.waiting_reason == "InvalidImageName" else IMAGE_GRACE_S,
+        key=f"image {pod.role} {pod.group}",
+    )
+
+
+def _failed_once(pod: PodView, container: ContainerView) -> Diagnosis:
+    memory = out_of_memory(container)
+    what = "init container" if container.init else "container"
+    # A pod that is never restarted has had its only try.
+    final = pod.phase == "Failed" and container.init
+    return Diagnosis(
+        f"{what} {container.name} of {pod.role} {pod.name} failed{_how_it_ended(container)}",
+        evidence=_container_evidence(pod, container),
+        remedy="Give it more memory." if memory else "Read its log; it is started again.",
+        hopeless=final,
+        cls=VerdictClass.OOM if memory else VerdictClass.CONFIG,
+        grace_s=10.0,
+        key=f"failed {pod.role}",
+    )
+
+
+def _containers(obs: Observation) -> Iterator[tuple[PodView, ContainerView]]:
+    for pod in obs.staying:
+        for container in sorted(pod.containers, key=lambda one: not one.init):
+            yield pod, container
+
+
+def _how_it_ended(container: ContainerView) -> str:
+    if container.exit_code is None:
+        return ""
+    reason = container.terminated_reason
+    named = f", {reason}" if reason and reason != "Error" else ""
+    return f" (exit code {container.exit_code}{named})"
+
+
+def _container_evidence(pod: PodView, container: ContainerView) -> tuple[str, ...]:
+    parts = [container.waiting_reason, container.waiting_message]
+    if container.exit_code is not None:
+        parts += [container.terminated_reason, f"exit code {container.exit_code}"]
+    said = ": ".join(part for part in parts if part)
+    return (f"pod {pod.name}, container {container.name}: {said}",)
+
+
+def _image_in(message: str) -> str:
+    found = re.search(r'image "([^"]+)"', message)
+    return found[1] if found else ""

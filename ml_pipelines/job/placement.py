@@ -1,0 +1,151 @@
+"""What keeps a pod from its machine: quota, refusal, no room, no volume, a silent machine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ml_pipelines.job.symptom import CONFIG_GRACE_S, Diagnosis
+from ml_pipelines.job.verdict import VerdictClass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ml_pipelines.job.observation import Observation, PodView
+
+SILENT_GRACE_S = 600.0  # a kubelet may come back
+
+_QUOTA = re.compile(r"exceeded quota: (?P<name>[^,]+), (?P<numbers>requested: .*)")
+_NEVER = (
+    (re.compile(r"violates PodSecurity"), "Ask the platform team for a pool that is allowed here."),
+    (re.compile(r"error looking up service account"), "Create the pool's service account."),
+    (re.compile(r"no PriorityClass with name"), "Correct the pool's priority class."),
+    (re.compile(r"admission webhook .* denied"), "Change what the webhook names, or the pool."),
+    (re.compile(r"is invalid: "), "Correct the field that the API server names."),
+)
+
+
+def refused(obs: Observation) -> Diagnosis | None:
+    """Pods that Kubernetes does not let exist: a quota, a policy, a missing account."""
+    for source, text in _refusals(obs):
+        quota = _QUOTA.search(text)
+        if quota:
+            return Diagnosis(
+                f"the quota {quota['name']} is used up: {quota['numbers'].strip()}",
+                evidence=(f"{source}: {text}",),
+                remedy="Ask for less, wait until others end, or have the quota raised.",
+                cls=VerdictClass.CAPACITY,
+                key="quota",
+            )
+        for pattern, remedy in _NEVER:
+            if pattern.search(text):
+                return Diagnosis(
+                    f"Kubernetes refuses the pods: {text}",
+                    evidence=(f"{source}: {text}",),
+                    remedy=remedy,
+                    hopeless=True,
+                    cls=VerdictClass.CONFIG,
+                    grace_s=CONFIG_GRACE_S,
+                    key=f"refused {pattern.pattern}",
+                )
+    return None
+
+
+def _refusals(obs: Observation) -> Iterator[tuple[str, str]]:
+    if obs.cluster is not None:
+        status, reason, message = obs.cluster.conditions.get("ReplicaFailure", ("", "", ""))
+        if status == "True":
+            yield f"RayCluster {obs.cluster.name}: ReplicaFailure {reason}", message
+        if obs.cluster.reason:
+            yield f"RayCluster {obs.cluster.name}: {obs.cluster.state}", obs.cluster.reason
+    for event in reversed(obs.events):
+        if event.reason.startswith("FailedToCreate") or event.reason == "FailedCreate":
+            yield f"event {event.reason} of {event.about}", event.message
+
+
+def unschedulable(obs: Observation) -> Diagnosis | None:
+    """Pods for which the scheduler finds no machine."""
+    waiting = [pod for pod in obs.staying if pod.scheduled[0] == "False"]
+    if not waiting:
+        return None
+    pod = waiting[0]
+    _, reason, message = pod.scheduled
+    others = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+    evidence = [f"pod {pod.name}: PodScheduled False {reason}: {message}"]
+    for event in reversed(obs.events):
+        if event.about != f"Pod/{pod.name}":
+            continue
+        if event.reason == "TriggeredScaleUp":
+            return Diagnosis(
+                f"{pod.role} {pod.name}{others} waits for a machine that the autoscaler is adding",
+                evidence=(f"event TriggeredScaleUp: {event.message}", *evidence),
+                cls=VerdictClass.CAPACITY,
+                key="scale-up",
+            )
+        if event.reason == "NotTriggerScaleUp":
+            evidence.append(f"event NotTriggerScaleUp: {event.message}")
+    missing_claim = re.search(r'persistentvolumeclaim "([^"]+)" not found', message)
+    if missing_claim:
+        return Diagnosis(
+            f"{pod.role} {pod.name} needs the volume claim {missing_claim[1]}, which isn't there",
+            evidence=tuple(evidence),
+            remedy="Create the claim, or correct its name in the pool.",
+            hopeless=True,
+            cls=VerdictClass.CONFIG,
+            grace_s=CONFIG_GRACE_S,
+            key=f"claim {missing_claim[1]}",
+        )
+    return Diagnosis(
+        f"no machine for {pod.role} {pod.name}{others}: {message or reason}",
+        evidence=tuple(evidence),
+        remedy=_scheduling_remedy(message, pod),
+        cls=VerdictClass.CAPACITY,
+        key="unschedulable",
+    )
+
+
+def _scheduling_remedy(message: str, pod: PodView) -> str:
+    pool = f"pool {pod.pool}" if pod.pool else "its pool"
+    short = sorted(set(re.findall(r"Insufficient ([\w./-]+[\w])", message)))
+    if short:
+        return f"Ask for less {', '.join(short)}, use another pool than {pool}, or wait."
+    if "untolerated taint" in message:
+        return f"Add the taint's toleration to {pool}."
+    if "affinity" in message or "selector" in message:
+        return f"No machine has the labels of {pool}: correct its node selector."
+    return "Wait, or use another pool."
+
+
+def volume_trouble(obs: Observation) -> Diagnosis | None:
+    """Pods that have a machine and wait for a volume."""
+    not_ready = {f"Pod/{pod.name}": pod for pod in obs.pods if not pod.ready}
+    for event in reversed(obs.events):
+        pod = not_ready.get(event.about)
+        if pod is None or event.reason not in {"FailedMount", "FailedAttachVolume"}:
+            continue
+        absent = "not found" in event.message
+        return Diagnosis(
+            f"{pod.role} {pod.name} can't get a volume: {event.message}",
+            evidence=(f"event {event.reason} of {event.about}: {event.message}",),
+            remedy="Create what is named, or correct its name in the pool." if absent else "",
+            hopeless=absent,
+            cls=VerdictClass.CONFIG if absent else VerdictClass.INFRA,
+            grace_s=CONFIG_GRACE_S,
+            key=f"volume {pod.role}",
+        )
+    return None
+
+
+def silent_machine(obs: Observation) -> Diagnosis | None:
+    """Pods whose machine does not answer."""
+    for pod in obs.staying:
+        if pod.phase == "Unknown":
+            return Diagnosis(
+                f"machine {pod.node} of {pod.role} {pod.name} does not answer",
+                evidence=(f"pod {pod.name}: phase Unknown {pod.reason} {pod.message}".rstrip(),),
+                hopeless=True,
+                cls=VerdictClass.INFRA,
+                grace_s=SILENT_GRACE_S,
+                key="unknown pod",
+            )
+    return None
