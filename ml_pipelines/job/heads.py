@@ -55,7 +55,7 @@ class HeadMemory:
         )
         if not self.ready:
             return head, Gone()
-        evidence = f"HeadPodReady False: {reason}: {message}".rstrip(": ") if reason else ""
+        evidence = f"HeadPodReady {ready}: {reason}: {message}".rstrip(": ") if reason else ""
         sentence = _why_gone(self, head, pod=pod, reason=reason, now=now)
         return head, Gone(sentence, evidence, replaced=bool(self.uid) and head.uid != self.uid)
 
