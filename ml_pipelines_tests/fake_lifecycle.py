@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner, Result
 
@@ -20,6 +18,10 @@ from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdict import Verdict, VerdictClass
 from ml_pipelines.settings import Settings
 from ml_pipelines.storage import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+    from pathlib import Path
 
 SUCCESS = Verdict(VerdictClass.SUCCESS, "the driver ended with exit code 0")
 USER = Verdict(
@@ -70,7 +72,7 @@ class FakeLifecycle:
             raise self.refuse
         return SimpleNamespace(run_key=run_key)
 
-    def follow(self, job: Any, *, platform: Any) -> Iterator[Event]:
+    def follow(self, job: Any, *, platform: Any) -> Generator[Event, None, None]:
         self.calls.append(("follow", job.run_key))
         try:
             for event in self.events:
@@ -84,11 +86,13 @@ class FakeLifecycle:
         self.calls.append(("cancel", run_key, reason, by))
         return [JobEnded(run_key, Phase.CANCELLED, CANCELLED)]
 
-    def read_logs(self, run_key: str, *, platform: Any, attempt: int | None) -> Iterator[LogLine]:
-        self.calls.append(("read_logs", run_key, attempt))
+    def read_logs(
+        self, run_key: str, *, platform: Any, attempt: int | None, follow: bool
+    ) -> Iterator[LogLine]:
+        self.calls.append(("read_logs", run_key, attempt, follow))
         return (LogLine("driver", text, i, 1) for i, text in enumerate(self.lines))
 
-    def describe(self, run_key: str, platform: Any) -> Any:
+    def describe(self, run_key: str, *, platform: Any) -> Any:
         return next(job for job in self.jobs if job.run_key == run_key)
 
     def list_jobs(self, platform: Any, *, days: int) -> list[Any]:

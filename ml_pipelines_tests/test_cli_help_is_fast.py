@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 import pytest
 
 from ml_pipelines.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEAVY = {"dagster", "ray", "torch", "pyarrow", "pandas", "numpy", "pydantic", "obstore", "requests"}
 

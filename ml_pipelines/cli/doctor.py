@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
+_RAY_TEMP = Path("/tmp")  # noqa: S108 - where the local backend makes Ray's folders, to be short
 _OPERATOR = "ml_pipelines.backends.local.operator"
 
 
@@ -48,12 +49,13 @@ def examine(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]
     """All findings about this machine, the cheapest first."""
     import psutil
 
-    yield health.of_python(sys.version_info)
+    yield health.of_python(sys.version_info[:3])
     yield _packages()
     yield health.of_cores(_cores())
     yield health.of_memory(_available_memory(psutil.virtual_memory().available))
     yield _disk("disk", settings.home)
-    yield _disk("temp disk", Path(tempfile.gettempdir()))
+    yield _disk("ray's disk", _RAY_TEMP)
+    yield _writable("ray's temp", _RAY_TEMP)
     yield health.of_temp_folder(tempfile.gettempdir())
     yield health.of_shared_memory(_shared_memory())
     yield health.of_ports(_open_ports(health.PORTS_A_HEAD))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 GiB = 2**30
-# Ray's sockets lie about 60 characters below its temp folder; a socket's path has at most 107.
+# Sockets lie up to 60 characters below the temp folder, and a socket's path has at most 107.
 LONGEST_TEMP = 45
 # Ray stops spilling objects, and then jobs, on a disk that is fuller than this.
 FULLEST_DISK = 0.95
@@ -35,10 +35,10 @@ class Finding:
     remedy: str = ""
 
 
-def of_python(version: Sequence[int]) -> Finding:
+def of_python(version: tuple[int, ...]) -> Finding:
     """The interpreter's version, major first."""
     text = ".".join(str(part) for part in version[:3])
-    if tuple(version[:2]) == (3, 11):
+    if version[:2] == (3, 11):
         return Finding(Level.OK, "python", text)
     return Finding(
         Level.FAIL, "python", f"{text}, but 3.11 is needed", "Make .venv with it: make setup"
@@ -123,12 +123,12 @@ def of_ports(free: int) -> Finding:
 
 
 def of_temp_folder(path: str) -> Finding:
-    """The folder below which Ray makes its own."""
+    """The folder for temporary files, where Dagster's and others' sockets lie."""
     if len(path) > LONGEST_TEMP:
         return Finding(
             Level.FAIL,
             "temp",
-            f"{path} is {len(path)} characters long, and Ray's sockets need at most {LONGEST_TEMP}",
+            f"{path} is {len(path)} characters long; sockets below it need at most {LONGEST_TEMP}",
             "Set TMPDIR to a short folder, such as /tmp.",
         )
     return Finding(Level.OK, "temp", path)

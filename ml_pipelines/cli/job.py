@@ -7,12 +7,13 @@ import secrets
 from collections import deque
 from contextlib import closing, suppress
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ml_pipelines.errors import InvalidInput, NotFound, Refused
+from ml_pipelines.errors import InvalidInput, NotFound, Refused, Superseded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def submit(
     )
 
     session: Session = ctx.obj
-    request = Request(folder=folder, **options)
+    request = Request(**options)
     check_command(request.command, folder)
     spec = spec_of(request, session.settings)
     run_key = run_key_of(spec, secrets.token_hex(8), session.settings)
@@ -113,7 +114,6 @@ def list_(session: Session, days: int, as_json: bool) -> None:
 
     with session.lifecycle.open_platform(session.settings) as platform:
         jobs = session.lifecycle.list_jobs(platform, days=days)
-    jobs = sorted(jobs, key=lambda summary: summary.created_at, reverse=True)
     if as_json:
         click.echo(_json([asdict(summary) for summary in jobs]))
     elif not jobs:
@@ -121,7 +121,7 @@ def list_(session: Session, days: int, as_json: bool) -> None:
         click.echo("Run one: mlp job submit -- python train.py")
     else:
         rows = [_row(summary, session) for summary in jobs]
-        click.echo(table(("RUN KEY", "PHASE", "OWNER", "ATTEMPT", "AGE", "TOOK", "WHY"), rows))
+        click.echo(table(("RUN KEY", "PHASE", "OWNER", "ATTEMPTS", "AGE", "TOOK", "WHY"), rows))
 
 
 @job.command()
@@ -132,25 +132,30 @@ def status(session: Session, run_key: str, as_json: bool) -> None:
     """Where one job stands, why, and what to do next."""
     with session.lifecycle.open_platform(session.settings) as platform:
         key = session.find(run_key, platform)
-        summary = session.lifecycle.describe(key, platform)
+        summary = session.lifecycle.describe(key, platform=platform)
     if as_json:
         click.echo(_json(asdict(summary)))
         return
     for name, value in _facts(summary, session):
         click.echo(f"{name:<11} {value}")
-    click.echo(f"{'next':<11} mlp job {'logs' if summary.ended_at else 'attach'} {key}")
+    click.echo(f"{'next':<11} mlp job {'logs' if summary.phase.ended else 'attach'} {key}")
 
 
 @job.command()
 @run_key_argument
 @click.option("--attempt", type=click.IntRange(1), help="Default: the last one.")
 @click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the attempt is over.")
 @click.pass_obj
-def logs(session: Session, run_key: str, attempt: int | None, tail: int | None) -> None:
-    """Print what a job has logged so far. `mlp job attach` goes on following it."""
+def logs(
+    session: Session, run_key: str, attempt: int | None, tail: int | None, *, follow: bool
+) -> None:
+    """Print what a job has logged. Whoever follows the job goes on with it."""
+    if follow and tail:
+        raise click.UsageError("--tail N and --follow don't go together: leave one out.")
     with session.lifecycle.open_platform(session.settings) as platform:
         key = session.find(run_key, platform)
-        lines = session.lifecycle.read_logs(key, platform=platform, attempt=attempt)
+        lines = session.lifecycle.read_logs(key, platform=platform, attempt=attempt, follow=follow)
         for line in lines if tail is None else deque(lines, maxlen=tail):
             click.echo(line.text)
 
@@ -202,13 +207,15 @@ def _submit(
 ) -> Job:
     """Pack and submit. Interrupted in the midst of it, nothing may stay behind."""
     from ml_pipelines.cli.console import say
+    from ml_pipelines.cli.submission import options_named
     from ml_pipelines.packing import pack
 
     try:
         code = pack(folder, platform.store, exclude=exclude)
         say(f"Packed {folder.resolve()} ({code.sha256[:12]})")
         spec = spec.model_copy(update={"code": code})
-        return session.lifecycle.submit(spec, run_key=run_key, labels={}, platform=platform)
+        with options_named():
+            return session.lifecycle.submit(spec, run_key=run_key, labels={}, platform=platform)
     except KeyboardInterrupt:
         with suppress(InvalidInput, NotFound, Refused):
             session.lifecycle.cancel(
@@ -232,6 +239,8 @@ def _follow(session: Session, platform: Platform, followed: Job) -> JobEnded | N
                     return event
     except KeyboardInterrupt:
         return None
+    except Superseded as err:
+        raise Refused(err.message, remedy=err.remedy) from err
     raise AssertionError("a job's events end with JobEnded")
 
 
@@ -250,37 +259,44 @@ def _leave(
 
 
 def _row(summary: JobSummary, session: Session) -> tuple[str, ...]:
-    from ml_pipelines.cli.console import span
-
-    now = session.clock.now()
-    ended = summary.ended_at or now
+    age, took = _ages(summary, session)
     return (
         summary.run_key,
         str(summary.phase),
         summary.owner,
-        str(summary.attempt),
-        span((now - summary.created_at).total_seconds()),
-        span((ended - summary.created_at).total_seconds()),
+        str(summary.attempts),
+        age,
+        took,
         summary.sentence,
     )
 
 
 def _facts(summary: JobSummary, session: Session) -> Iterator[tuple[str, str]]:
-    from ml_pipelines.cli.console import span
-
+    age, took = _ages(summary, session)
     yield "run key", summary.run_key
     yield "name", summary.name
     yield "phase", f"{summary.phase}: {summary.sentence}"
+    if not summary.phase.ended:
+        yield "followed", "yes" if summary.followed else "no: attach, or nobody decides about it"
     yield "owner", summary.owner
     if summary.experiment:
         yield "experiment", summary.experiment
     yield "backend", summary.backend
-    yield "attempt", str(summary.attempt)
-    yield "created", f"{summary.created_at:%Y-%m-%d %H:%M:%S} UTC"
-    ended = summary.ended_at or session.clock.now()
-    yield "took", span((ended - summary.created_at).total_seconds())
+    yield "attempts", str(summary.attempts)
+    yield "created", f"{summary.created_at} ({age} ago)"
+    yield "took", took
     if summary.log_url:
         yield "log", summary.log_url
+
+
+def _ages(summary: JobSummary, session: Session) -> tuple[str, str]:
+    """How long ago a job was created, and how long it took or has taken."""
+    from ml_pipelines.cli.console import span
+
+    now = session.clock.now()
+    created = datetime.fromisoformat(summary.created_at)
+    ended = datetime.fromisoformat(summary.ended_at) if summary.ended_at else now
+    return span((now - created).total_seconds()), span((ended - created).total_seconds())
 
 
 def _json(value: object) -> str:

@@ -30,7 +30,7 @@ class ShownError(click.ClickException):
 
     def __init__(self, error: MlPipelinesError) -> None:
         super().__init__(error.message)
-        self.exit_code = error.exit_code
+        self.exit_code = error.exit_code  # type: ignore[misc]  # a class variable only by habit
         self.remedy = error.remedy
 
     def show(self, file: Any = None) -> None:

@@ -11,7 +11,7 @@ from ml_pipelines.errors import InvalidInput
 from ml_pipelines.settings import Settings, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from ml_pipelines.job.events import Event, LogLine
@@ -30,15 +30,15 @@ class Lifecycle(Protocol):
 
     def attach(self, run_key: str, *, platform: Platform, takeover: bool) -> Job: ...
 
-    def follow(self, job: Job, *, platform: Platform) -> Iterator[Event]: ...
+    def follow(self, job: Job, *, platform: Platform) -> Generator[Event, None, None]: ...
 
     def cancel(self, run_key: str, *, platform: Platform, reason: str, by: str) -> list[Event]: ...
 
     def read_logs(
-        self, run_key: str, *, platform: Platform, attempt: int | None
+        self, run_key: str, *, platform: Platform, attempt: int | None, follow: bool
     ) -> Iterator[LogLine]: ...
 
-    def describe(self, run_key: str, platform: Platform) -> JobSummary: ...
+    def describe(self, run_key: str, *, platform: Platform) -> JobSummary: ...
 
     def list_jobs(self, platform: Platform, *, days: int) -> list[JobSummary]: ...
 
@@ -80,10 +80,9 @@ class Session:
 
         Raises InvalidInput where no job or more than one answers to it.
         """
-        keys = [job.run_key for job in self.lifecycle.list_jobs(platform, days=30)]
-        if text in keys:
-            return text
-        found = sorted(key for key in keys if key.startswith(text))
+        from ml_pipelines.journal import index
+
+        found = index.find(platform.store, text)
         if len(found) == 1:
             return found[0]
         if found:

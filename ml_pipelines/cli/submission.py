@@ -8,7 +8,7 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ml_pipelines.errors import InvalidInput
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ml_pipelines.settings import Settings
-    from ml_pipelines.spec.job import Code, JobSpec
+    from ml_pipelines.spec.job import JobSpec
+    from ml_pipelines.storage import Store
 
 _PYTHON = re.compile(r"^python(3(\.\d+)?)?$")
 _DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
@@ -42,10 +43,9 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was typed. `folder` is where the command runs; None when the image holds the code."""
+    """What was typed."""
 
     command: tuple[str, ...]
-    folder: Path | None
     name: str | None = None
     workers: int = 1
     pool: str = "cpu"
@@ -58,9 +58,10 @@ class Request:
     owes_result: bool = False
 
 
-def spec_of(request: Request, settings: Settings, *, code: Code | None = None) -> JobSpec:
-    """The job spec of a request. Raises InvalidInput naming the option."""
+def spec_of(request: Request, settings: Settings) -> JobSpec:
+    """The job spec of a request, its code not yet packed. Raises InvalidInput."""
     from ml_pipelines.spec.job import JobSpec
+    from ml_pipelines.spec.pools import check_against_pools, load_pools
     from ml_pipelines.spec.validate import parse
 
     group: dict[str, Any] = {
@@ -75,14 +76,16 @@ def spec_of(request: Request, settings: Settings, *, code: Code | None = None) -
         "cluster": {"workers": (group,)},
         "env": environment(request.env),
         "limits": {} if request.limit_run is None else {"run_s": seconds(request.limit_run)},
-        "code": code,
         "owes_result": request.owes_result,
         "owner": settings.owner,
         "team": settings.team,
         "experiment": request.experiment,
     }
     with options_named():
-        return parse(JobSpec, data)
+        spec = parse(JobSpec, data)
+        # Asked again when it is submitted; here, before a large folder is packed for nothing.
+        check_against_pools(spec, load_pools(settings.pools))
+    return spec
 
 
 def run_key_of(spec: JobSpec, nonce: str, settings: Settings) -> str:
@@ -92,16 +95,35 @@ def run_key_of(spec: JobSpec, nonce: str, settings: Settings) -> str:
     return run_key(spec.name, location=settings.owner, logical_run=nonce, step="", partition="")
 
 
-def dry_run_of(spec: JobSpec, run_key: str, settings: Settings) -> str:
+def dry_run_of(
+    spec: JobSpec, run_key: str, folder: Path, exclude: Sequence[str], settings: Settings
+) -> str:
     """The manifest of the first attempt as YAML, as it would be sent; nothing is created."""
+    from ml_pipelines.packing import pack
     from ml_pipelines.spec.manifest import Identity, rayjob, to_yaml
     from ml_pipelines.spec.pools import load_pools
+
+    nowhere = cast("Store", _Nowhere(settings.runs))
+    spec = spec.model_copy(update={"code": pack(folder, nowhere, exclude=exclude)})
 
     identity = Identity(run_key=run_key, attempt=1)
     pools = load_pools(settings.pools)
     with options_named():
         manifest = rayjob(spec, pools, identity, runs=settings.runs, lake=settings.lake)
     return to_yaml(manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Nowhere:
+    """Run storage that is never reached: it holds whatever is asked for."""
+
+    url: str
+
+    def exists(self, path: str) -> bool:
+        return bool(path)
+
+    def child_url(self, path: str) -> str:
+        return f"{self.url}/{path}"
 
 
 @contextmanager
