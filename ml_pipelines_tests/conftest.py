@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from ml_pipelines.clock import FakeClock
@@ -16,9 +14,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing a test does may reach the user's own folders."""
     for name in ("MLP_RUNS", "MLP_LAKE", "MLP_POOLS", "MLP_RUN_KEY", "MLP_ATTEMPT", "MLP_BACKEND"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLP_HOME", str(tmp_path_factory.mktemp("home")))
-    yield

@@ -1,0 +1,147 @@
+"""What is left of a job when it ends: its result, its log, its durations, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Iterator, Mapping
+
+from ml_pipelines.errors import BackendError, InvalidData, StorageError
+from ml_pipelines.job.events import Event, Notice
+from ml_pipelines.journal import index
+from ml_pipelines.journal.entries import Draft
+from ml_pipelines.journal.fold import Commit, JournalState
+from ml_pipelines.lifecycle.logkeeping import TAIL_LINES, LogKeeper, log_folder
+from ml_pipelines.lifecycle.platform import Platform
+from ml_pipelines.lifecycle.submit import Job, release_exclusive
+from ml_pipelines.spec.manifest import RUN_KEY_LABEL
+from ml_pipelines.storage import Store
+
+GONE_S = 30.0
+_TAIL_BYTES = 64 << 10
+
+
+def read_result(store: Store, commit: Commit) -> dict[str, object]:
+    """The result that a workload committed. Raises InvalidData when its bytes have changed."""
+    data = store.get(commit.path)
+    found = hashlib.sha256(data).hexdigest()
+    if commit.sha256 and found != commit.sha256:
+        raise InvalidData(
+            commit.path, found[:12], f"is not what was committed ({commit.sha256[:12]})"
+        )
+    result: dict[str, object] = json.loads(data)
+    return result
+
+
+def total_durations(state: JournalState) -> dict[str, float]:
+    """Seconds by part, over all attempts."""
+    total: dict[str, float] = {}
+    for attempt in state.attempts:
+        spent: Mapping[str, float] = attempt.data.get("durations") or {}
+        for part, seconds in spent.items():
+            total[part] = round(total.get(part, 0.0) + float(seconds), 3)
+    return total
+
+
+def log_url(state: JournalState) -> str:
+    """Where the log of the last attempt lies; empty before there is any."""
+    return str(state.logs[max(state.logs)]["url"]) if state.logs else ""
+
+
+def kept_tail(run_key: str, state: JournalState, store: Store) -> tuple[str, ...]:
+    """The last lines of the last attempt's kept log."""
+    if not state.attempts:
+        return ()
+    path = log_folder(run_key, state.attempts[-1].number) + "driver.log"
+    try:
+        size = store.size(path) or 0
+        start = max(size - _TAIL_BYTES, 0)
+        data = store.get_range(path, start, size - start) if size else b""
+    except StorageError:
+        return ()
+    return tuple(data.decode("utf-8", errors="replace").splitlines()[-TAIL_LINES:])
+
+
+def remove(run_key: str, platform: Platform, *, keep: str = "") -> list[str]:
+    """Delete every RayJob that bears the run key, but `keep`; returns the names."""
+    found = [v for v in platform.backend.list({RUN_KEY_LABEL: run_key}) if v.name != keep]
+    for view in found:
+        platform.backend.delete(view.name, view.uid)
+    return [view.name for view in found]
+
+
+def wait_until_gone(job: Job, platform: Platform) -> Iterator[Event]:
+    """Wait until no RayJob bears the run key; says so where that takes too long."""
+    left = remove(job.run_key, platform)
+    until = platform.clock.monotonic() + GONE_S
+    while left and platform.clock.monotonic() < until:
+        platform.clock.sleep(0.2)
+        left = [view.name for view in platform.backend.list({RUN_KEY_LABEL: job.run_key})]
+    if left:
+        yield Notice(
+            f"{', '.join(left)} is still there after {GONE_S:.0f} s; what it writes counts no more",
+            warning=True,
+        )
+
+
+def clean_up(job: Job, platform: Platform, claim: int) -> Generator[Event, None, bool]:
+    """After the end: delete what bears the run key, close its logs and its marker.
+
+    Returns whether all of it was done; what was not is left to the keeper.
+    """
+    try:
+        remove(job.run_key, platform)
+    except BackendError as error:
+        yield Notice(
+            f"could not be cleaned up now: {error.message}; the keeper tries again", warning=True
+        )
+        return False
+    state = job.journal.read()
+    for attempt in state.attempts:
+        if attempt.number not in state.logs:
+            keeper = LogKeeper(platform.store, job.run_key, attempt.number, platform.clock)
+            record_log(job, keeper, attempt.number, claim)
+    close(job, platform, claim)
+    return True
+
+
+def record_log(job: Job, keeper: LogKeeper, attempt: int, claim: int) -> None:
+    """Make an attempt's log one object and note where it lies. Raises StorageError."""
+    url = keeper.finish()
+    record = {"number": attempt, "url": url, "bytes": keeper.offset}
+    job.journal.append(
+        lambda now: None if attempt in now.logs else Draft("logs", record),
+        role="loop",
+        claim=claim,
+    )
+
+
+def close(job: Job, platform: Platform, claim: int) -> None:
+    """Leave one summary under the job's day, and take its open marker away."""
+    state = job.journal.read()
+    release_exclusive(state, job.run_key, platform)
+    index.close(platform.store, summary_record(job.run_key, state), now=platform.clock.now())
+    job.journal.append(
+        lambda now: None if now.cleaned else Draft("cleaned", {}), role="loop", claim=claim
+    )
+
+
+def summary_record(run_key: str, state: JournalState) -> dict[str, object]:
+    """A closed job in a few lines of JSON: what lists show without reading journals."""
+    birth, ended = state.birth, state.ended
+    assert birth is not None
+    assert ended is not None
+    return {
+        "run_key": run_key,
+        "name": birth.name,
+        "owner": birth.owner,
+        "backend": birth.backend,
+        "labels": dict(birth.labels),
+        "experiment": str(birth.spec.get("experiment") or ""),
+        "attempts": len(state.attempts),
+        "phase": ended.phase,
+        "sentence": str((ended.verdict or {}).get("sentence") or ""),
+        "created_at": birth.created_at,
+        "ended_at": ended.at,
+        "log_url": log_url(state),
+    }
