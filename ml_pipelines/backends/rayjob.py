@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ml_pipelines.errors import BackendRefused
+from ml_pipelines.spec import naming
+from ml_pipelines.spec.manifest import RUN_KEY_LABEL, SPEC_HASH_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ml_pipelines.backends.base import Manifest
 
-PREFIX = "ml-pipelines.dev/"
-RUN_KEY = PREFIX + "run-key"
-SPEC_HASH = PREFIX + "spec-hash"
-POOL = PREFIX + "pool"
-SPOT = PREFIX + "spot"
-SIZED_BY_USER = PREFIX + "sized-by-user"
+POOL = naming.label_key("pool")
+SPOT = naming.label_key("spot")
 
 _RUNTIME_ENV_FIELDS = frozenset(
     {"working_dir", "env_vars", "py_modules", "py_executable", "pip", "uv", "conda", "config",
@@ -38,12 +36,12 @@ def labels(manifest: Manifest) -> Mapping[str, str]:
 
 def run_key(manifest: Manifest) -> str:
     """The job's run key, or empty."""
-    return labels(manifest).get(RUN_KEY, "")
+    return labels(manifest).get(RUN_KEY_LABEL, "")
 
 
 def spec_hash(manifest: Manifest) -> str:
     """The spec's hash, or empty."""
-    return labels(manifest).get(SPEC_HASH, "")
+    return labels(manifest).get(SPEC_HASH_LABEL, "")
 
 
 def cluster(manifest: Manifest) -> Mapping[str, Any]:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from ml_pipelines.backends import rayjob
 from ml_pipelines.backends.base import LogChunk, Manifest, Place
 from ml_pipelines.backends.local import submission
-from ml_pipelines.backends.local.head import records
 from ml_pipelines.backends.local.machine import boot_id, hostname, this_machine
 from ml_pipelines.backends.local.objects import Objects, RayJobObject, Status
+from ml_pipelines.backends.local.record import records
 from ml_pipelines.backends.local.sizing import Machine, fit
 from ml_pipelines.backends.local.views import Host, observation, rayjob_view, with_lost_head
 from ml_pipelines.errors import BackendUnavailable
@@ -54,7 +54,7 @@ class LocalBackend:
 
     @property
     def place(self) -> Place:
-        return Place(self.name, f"{hostname()}:{boot_id()}:{self._objects.folder}")
+        return Place(self.name, f"{hostname()}:{self._objects.folder}#{boot_id()}")
 
     def check(self, manifest: Manifest) -> tuple[str, ...]:
         plan, said = fit(manifest, self._machine)

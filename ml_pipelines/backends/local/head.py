@@ -1,8 +1,9 @@
 """One Ray head of ours: started, found again after a crash, stopped, its strays reaped.
 
 A head is `ray start --head --block` in a session of its own, with its own ports, a short folder
-under /tmp and a token. Everything that it starts inherits MLP_CLUSTER_ID, by which strays are
-found. Its record is written before it is started, so nothing can be started and forgotten.
+under /tmp and a token. Everything that it starts inherits MLP_CLUSTER_ID and a working folder
+below that, by which strays are found. Its record is written before it is started, so nothing can
+be started and forgotten.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ml_pipelines.backends.local import processes
 from ml_pipelines.backends.local.jobsapi import JobsApi
 from ml_pipelines.backends.local.machine import boot_id
-from ml_pipelines.backends.local.objects import read_json, write_json
+from ml_pipelines.backends.local.record import HeadRecord, Size, records
+from ml_pipelines.backends.local.submission import DOLLAR_VARIABLE
 from ml_pipelines.errors import BackendUnavailable
 from ml_pipelines.settings import CLUSTER_VARIABLE
 
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from ml_pipelines.clock import Clock
 
 OBJECT_STORE_BYTES = 300 * 2**20
-DOLLAR_VARIABLE = "MLP_DOLLAR"  # see `submission.literal`
 # What a head takes over from the environment of the process that first needed it: nothing that
 # would change a job's outcome, and credentials for the lake.
 _KEPT = frozenset(
@@ -50,38 +51,13 @@ _PORTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What a head offers: logical CPUs and GPUs. Its logical memory is Ray's default."""
-
-    num_cpus: int
-    num_gpus: int
-
-    def holds(self, other: Size) -> bool:
-        """Whether a job of that size can run on it."""
-        return self.num_cpus >= other.num_cpus and self.num_gpus >= other.num_gpus
-
-
-@dataclass(frozen=True, slots=True)
-class HeadRecord:
-    """What must be known to find a head again."""
-
-    id: str
-    boot: str
-    folder: str
-    token: str
-    size: Size
-    ports: Mapping[str, int] = field(default_factory=dict)
-    pid: int = 0
-    birth: float = 0.0
-
-    def here(self) -> bool:
-        """Whether its leading process is alive on this boot of this machine."""
-        return bool(self.pid) and self.boot == boot_id() and processes.alive(self.pid, self.birth)
-
-
 class Head(Protocol):
-    """A head as the operator sees it."""
+    """A head as the operator sees it.
+
+    `terminate` asks it to end, `kill` ends all of its processes now, `forget` removes its folder
+    and its record. `supervisor_log` grows when a job's driver begins and ends. `obituary` says how
+    it ended, with its last words. `dashboard` is host:port.
+    """
 
     @property
     def id(self) -> str: ...
@@ -97,10 +73,11 @@ class Head(Protocol):
     def obituary(self) -> str: ...
     def terminate(self) -> None: ...
     def kill(self) -> None: ...
+    def forget(self) -> None: ...
 
 
 class Heads(Protocol):
-    """Where heads come from."""
+    """Where heads come from: `found` are those of an operator before us, dead or alive."""
 
     def start(self, size: Size) -> Head: ...
     def found(self) -> Sequence[Head]: ...
@@ -157,12 +134,14 @@ class RayHead:
         pids = []
         if self._record.here():
             pids = [self._record.pid, *processes.descendants(self._record.pid)]
-        left = processes.kill_all(pids, CLUSTER_VARIABLE, self.id, self._clock)
+        left = processes.kill_all(pids, self._record.mark(), self._clock)
         if self._process is not None:
             self._process.poll()
-        self.api.close()
         if left:
             raise BackendUnavailable(f"Processes {left} of head {self.id} don't end.")
+
+    def forget(self) -> None:
+        self.api.close()
         shutil.rmtree(self._record.folder, ignore_errors=True)
         self._path.with_suffix(".log").unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
@@ -197,12 +176,11 @@ class RayHeads:
             id=ident, boot=boot_id(), folder=folder, token=secrets.token_hex(32),
             size=size, ports=dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True)),
         )  # fmt: skip
-        path = self._folder / f"{ident}.json"
-        write_json(path, asdict(record))
+        path = record.write(self._folder)
         process = self._launch(record, path.with_suffix(".log"))
         birth = processes.birth_of(process.pid) or 0.0
         record = replace(record, pid=process.pid, birth=birth)
-        write_json(path, asdict(record))
+        record.write(self._folder)
         return RayHead(record, path, self._clock, process=process)
 
     def found(self) -> list[RayHead]:
@@ -225,16 +203,6 @@ class RayHeads:
             )
         finally:
             os.close(descriptor)
-
-
-def records(folder: Path) -> list[HeadRecord]:
-    """The records in a folder of heads."""
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        data = read_json(path)
-        if data:
-            found.append(HeadRecord(**{**data, "size": Size(**data["size"])}))
-    return found
 
 
 def command(record: HeadRecord) -> list[str]:

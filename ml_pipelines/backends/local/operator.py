@@ -16,9 +16,10 @@ from datetime import datetime
 from pathlib import Path
 
 from ml_pipelines.backends.local.attendant import Attendant
-from ml_pipelines.backends.local.head import Head, Heads, RayHeads, Size
+from ml_pipelines.backends.local.head import Head, Heads, RayHeads
 from ml_pipelines.backends.local.machine import this_machine
 from ml_pipelines.backends.local.objects import Objects, RayJobObject, Status
+from ml_pipelines.backends.local.record import Size
 from ml_pipelines.backends.local.sizing import LocalPlan, Machine, fit
 from ml_pipelines.backends.local.views import with_lost_head
 from ml_pipelines.clock import Clock, SystemClock
@@ -100,6 +101,7 @@ class Operator:
         """End every head at once: our state folder is gone, so nobody can want them."""
         for seat in self._seats:
             seat.head.kill()
+            seat.head.forget()
 
     # One RayJob
 
@@ -282,11 +284,12 @@ class Operator:
 
     def _drop(self, seat: _Seat) -> None:
         """End it now, with everything that it started; the logs of its jobs are kept."""
+        seat.head.kill()
         for made in self._objects.all():
             status = self._status(made.uid)
             if status.cluster == seat.head.id and status.log:
                 self._objects.keep_log(made.uid, Path(status.log))
-        seat.head.kill()
+        seat.head.forget()
         self._seats.remove(seat)
 
     def _seat_of(self, uid: str) -> _Seat | None:

@@ -1,14 +1,17 @@
-"""Finding and ending processes: one by its pid and birth, a cluster's by its marker."""
+"""Finding and ending processes: one by its pid and birth, a cluster's by what they inherit."""
 
 from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ml_pipelines.clock import Clock
 
 GONE_S = 5.0  # SIGKILL takes effect within this, or the process hangs in the kernel
@@ -31,42 +34,64 @@ def alive(pid: int, birth: float) -> bool:
     return now is not None and abs(now - birth) < 1.0
 
 
-def marked(variable: str, value: str) -> list[int]:
-    """Pids of our processes that carry `variable=value` in their environment.
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What every process of one cluster inherits: an environment variable and a working folder.
 
-    Ray's drivers run in sessions of their own and outlive their head; the environment is what they
-    all inherit.
+    Drivers run in sessions of their own, and outlive a head that was killed; Ray's agents write
+    their titles over their environment, and keep the working folder. Either sign is enough.
     """
-    found = []
-    for process in psutil.process_iter():
+
+    variable: str
+    value: str
+    folder: str
+
+    def on(self, process: psutil.Process) -> bool:
+        """Whether that process carries it."""
+        return self._lives_in(process) or self._carries(process)
+
+    def _lives_in(self, process: psutil.Process) -> bool:
         try:
-            if process.environ().get(variable) == value and process.pid != os.getpid():
-                found.append(process.pid)
+            return process.cwd().startswith(self.folder + os.sep)
         except psutil.Error:  # another user's, or gone
-            continue
-    return found
+            return False
+
+    def _carries(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(self.variable) == self.value
+        except psutil.Error:  # another user's, or gone
+            return False
+
+
+def marked(mark: Mark) -> list[int]:
+    """Pids of the processes that carry the mark, ours excepted."""
+    return [
+        process.pid
+        for process in psutil.process_iter()
+        if process.pid != os.getpid() and mark.on(process)
+    ]
 
 
 def descendants(pid: int) -> list[int]:
-    """Pids of its children and theirs: also those that cleared their environment."""
+    """Pids of its children and theirs: also those that carry no mark any more."""
     try:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return []
 
 
-def kill_all(pids: list[int], variable: str, value: str, clock: Clock) -> list[int]:
+def kill_all(pids: Sequence[int], mark: Mark, clock: Clock) -> list[int]:
     """SIGKILL these and all marked ones, and what they start meanwhile, until none is left.
 
     Returns the marked pids that are still there after 5 s.
     """
     deadline = clock.monotonic() + GONE_S
-    left = [*pids, *marked(variable, value)]
+    left = [*pids, *marked(mark)]
     while left and clock.monotonic() <= deadline:
         for pid in left:
             signal_to(pid, signal.SIGKILL)
         clock.sleep(0.05)
-        left = marked(variable, value)
+        left = marked(mark)
     return left
 
 

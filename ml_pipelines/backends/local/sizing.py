@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends import rayjob
 from ml_pipelines.errors import DoesNotFit
+from ml_pipelines.spec.pods import SIZED_BY_USER_ANNOTATION
 from ml_pipelines.spec.quantity import cpu_cores, memory_bytes
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def fit(manifest: Manifest, machine: Machine) -> tuple[LocalPlan, tuple[str, ...
 def _wanted(group: Mapping[str, Any], default_name: str) -> GroupPlan:
     asked = rayjob.resources(group)
     labels = rayjob.template_metadata(group, "labels")
-    by_user = rayjob.template_metadata(group, "annotations").get(rayjob.SIZED_BY_USER, "")
+    by_user = rayjob.template_metadata(group, "annotations").get(SIZED_BY_USER_ANNOTATION, "")
     gpus = sum(int(value) for key, value in asked.items() if "gpu" in key or "mig-" in key)
     workers = int(group.get("replicas") or group.get("minReplicas") or 1)
     return GroupPlan(

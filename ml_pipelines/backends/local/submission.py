@@ -7,13 +7,13 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends import rayjob
-from ml_pipelines.backends.local.head import DOLLAR_VARIABLE
 from ml_pipelines.errors import BackendRefused
 
 if TYPE_CHECKING:
     from ml_pipelines.backends.base import Manifest
     from ml_pipelines.backends.local.sizing import LocalPlan
 
+DOLLAR_VARIABLE = "MLP_DOLLAR"  # "$" in the environment of every head
 _REMOVED_BY_RAY = re.compile(r"\$\{[A-Z0-9_]+\}")
 
 
