@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from ml_pipelines.cli.session import Session
     from ml_pipelines.storage import Lake, Partition
 
-DATASET = "impressions"
 # The Open Bandit data's first day: synthetic days stand on the same calendar unless told otherwise.
 FIRST_DAY = "2019-11-24"
+_DAY = "dt="
 
 
 @click.group()
@@ -88,15 +88,16 @@ def ls(session: Session, dataset: str | None) -> None:
     from ml_pipelines.errors import InvalidInput
 
     lake = _lake(session)
-    names = [name.strip("/") for name in lake.store.list_dirs("")]
-    if dataset is None:
-        if not names:
-            click.echo(f"The lake {session.settings.lake} is empty. Fill it: mlp data import")
-            return
+    names = list(_datasets(lake))
+    if dataset is None and names:
         rows = [_summary(lake, name) for name in names]
         click.echo(table(("DATASET", "DAYS", "FIRST", "LAST"), rows))
-        return
-    if dataset not in names:
+    elif dataset is None:
+        click.echo(f"The lake {session.settings.lake} is empty. Fill it: mlp data import")
+    elif dataset in names:
+        rows = [_day(lake, dataset, day) for day in _days_of(lake, dataset)]
+        click.echo(table(("DAY", "ROWS", "FILES", "DATA VERSION"), rows))
+    else:
         known = ", ".join(names) or "nothing"
         raise InvalidInput(
             "DATASET",
@@ -104,8 +105,6 @@ def ls(session: Session, dataset: str | None) -> None:
             f"is not in {session.settings.lake}, which holds {known}",
             remedy="Fill it: mlp data import",
         )
-    partitions = (lake.partition(dataset, day) for day in sorted(lake.days(dataset)))
-    click.echo(table(("DAY", "ROWS", "FILES", "DATA VERSION"), map(_partition, partitions)))
 
 
 def _lake(session: Session) -> Lake:
@@ -124,11 +123,36 @@ def _show(partition: Partition) -> None:
     click.echo(f"{partition.day}  {partition.rows:>9,} rows  {partition.data_version[:12]}")
 
 
-def _summary(lake: Lake, dataset: str) -> tuple[str, ...]:
-    days = sorted(lake.days(dataset))
-    return (dataset, str(len(days)), days[0] if days else "-", days[-1] if days else "-")
+def _datasets(lake: Lake, prefix: str = "", depth: int = 4) -> Iterator[str]:
+    """Names of the data sets: the folders that hold days."""
+    inside = lake.store.list_dirs(prefix)
+    if any(name.startswith(_DAY) for name in inside):
+        yield prefix
+    elif depth:
+        for name in inside:
+            yield from _datasets(lake, f"{prefix}/{name}".lstrip("/"), depth - 1)
 
 
-def _partition(partition: Partition) -> tuple[str, ...]:
-    files = str(len(partition.files))
-    return (partition.day, f"{partition.rows:,}", files, partition.data_version[:12])
+def _days_of(lake: Lake, dataset: str) -> list[str]:
+    """The days of a data set, complete or not."""
+    inside = lake.store.list_dirs(dataset)
+    return [name.removeprefix(_DAY) for name in inside if name.startswith(_DAY)]
+
+
+def _summary(lake: Lake, name: str) -> tuple[str, ...]:
+    days = list(lake.days(name))
+    broken = len(_days_of(lake, name)) - len(days)
+    count = f"{len(days)} and {broken} unusable" if broken else str(len(days))
+    return (name, count, days[0] if days else "-", days[-1] if days else "-")
+
+
+def _day(lake: Lake, dataset: str, day: str) -> tuple[str, ...]:
+    from ml_pipelines.errors import InvalidData, InvalidInput
+
+    try:
+        found = lake.partition(dataset, day)
+    except InvalidData as err:
+        return (day, "-", "-", f"{err.problem}. {err.remedy}")
+    except InvalidInput as err:  # a folder whose name is no day
+        return (day, "-", "-", err.problem)
+    return (day, f"{found.rows:,}", str(len(found.files)), found.data_version[:12])
