@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ml_pipelines.errors import InvalidData, InvalidInput, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -45,7 +45,8 @@ class Partition:
     """One complete day of a data set.
 
     `files` are URLs, in order; `schema` maps a column to its pyarrow type, written out;
-    `data_version` changes with the rows or the schema, and with nothing else.
+    `data_version` changes with the rows or the schema, and with nothing else. `extra` is what the
+    writer wanted remembered with them: what it was made from, which model made it.
     """
 
     dataset: str
@@ -57,6 +58,7 @@ class Partition:
     data_version: str
     created: str
     parts: tuple[DataFile, ...] = field(repr=False)
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,10 @@ class Lake:
         path = f"{folder}/w-{uuid.uuid4().hex[:12]}"
         return Stage(dataset, day, path, self.store.child_url(path))
 
-    def commit(self, stage: Stage) -> Partition:
+    def commit(self, stage: Stage, *, extra: Mapping[str, Any] | None = None) -> Partition:
         """Make the Parquet files of a stage the partition, in place of what was there.
 
-        Raises InvalidData where there is no file, or where their schemas differ.
+        `extra` (plain JSON) is kept in the marker. Raises InvalidData where there is no file, or where their schemas differ.
         """
         files, rows, schema = [], 0, None
         folder = self._folder(stage.dataset, stage.day)
@@ -104,7 +106,7 @@ class Lake:
             files.append(DataFile(each.path.removeprefix(f"{folder}/"), each.size, digest))
         if schema is None:
             raise InvalidData(stage.url, stage.day, "was given no Parquet file")
-        return self._mark(stage, files, rows=rows, schema=schema)
+        return self._mark(stage, files, rows=rows, schema=schema, extra=extra)
 
     def write_partition(self, dataset: str, day: str, tables: Iterable[pa.Table]) -> Partition:
         """Write a day, one Parquet file a table, and replace what was there.
@@ -243,7 +245,13 @@ class Lake:
             ) from error
 
     def _mark(
-        self, stage: Stage, files: Sequence[DataFile], *, rows: int, schema: dict[str, str]
+        self,
+        stage: Stage,
+        files: Sequence[DataFile],
+        *,
+        rows: int,
+        schema: dict[str, str],
+        extra: Mapping[str, Any] | None = None,
     ) -> Partition:
         folder = self._folder(stage.dataset, stage.day)
         fields = {
@@ -254,6 +262,7 @@ class Lake:
             "schema": schema,
             "data_version": _version(files, schema),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "extra": dict(extra or {}),
         }
         replaced = self._replaced(stage.dataset, stage.day)
         self.store.put(f"{folder}/{MARKER}", json.dumps(fields, indent=1).encode())
@@ -297,6 +306,7 @@ class Lake:
             data_version=str(fields["data_version"]),
             created=str(fields["created"]),
             parts=parts,
+            extra=dict(fields.get("extra") or {}),
         )
 
     def _folder(self, dataset: str, day: str) -> str:
