@@ -15,7 +15,7 @@ from ml_pipelines.job.events import Event, JobEnded, Notice
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdicts import cancelled
 from ml_pipelines.journal.entries import Draft
-from ml_pipelines.journal.fold import JournalState
+from ml_pipelines.journal.state import JournalState
 from ml_pipelines.lifecycle import ending
 from ml_pipelines.lifecycle.loop import follow
 from ml_pipelines.lifecycle.platform import Platform

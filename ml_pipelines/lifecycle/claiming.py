@@ -7,7 +7,7 @@ from collections.abc import Generator
 from ml_pipelines import settings
 from ml_pipelines.errors import Refused
 from ml_pipelines.job.events import Event, Notice
-from ml_pipelines.journal.fold import Claim
+from ml_pipelines.journal.state import Claim
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import Job
 

@@ -13,7 +13,7 @@ from ml_pipelines.job.attempts import Decision, next_attempt
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdict import Verdict
 from ml_pipelines.job.verdicts import cancelled
-from ml_pipelines.journal.fold import AttemptRecord, JournalState
+from ml_pipelines.journal.state import AttemptRecord, JournalState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,14 @@ from ml_pipelines.errors import BackendError, InvalidData, StorageError
 from ml_pipelines.job.events import Event, Notice
 from ml_pipelines.journal import index
 from ml_pipelines.journal.entries import Draft
-from ml_pipelines.journal.fold import Commit, JournalState
-from ml_pipelines.lifecycle.logkeeping import TAIL_LINES, LogKeeper, log_folder
+from ml_pipelines.journal.state import Commit, JournalState
+from ml_pipelines.lifecycle.logkeeping import TAIL_LINES, LogKeeper, kept_tail
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import Job, release_exclusive
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
 from ml_pipelines.storage import Store
 
 GONE_S = 30.0
-_TAIL_BYTES = 64 << 10
 
 
 def read_result(store: Store, commit: Commit) -> dict[str, object]:
@@ -48,18 +47,14 @@ def log_url(state: JournalState) -> str:
     return str(state.logs[max(state.logs)]["url"]) if state.logs else ""
 
 
-def kept_tail(run_key: str, state: JournalState, store: Store) -> tuple[str, ...]:
+def last_lines(run_key: str, state: JournalState, store: Store) -> tuple[str, ...]:
     """The last lines of the last attempt's kept log."""
     if not state.attempts:
         return ()
-    path = log_folder(run_key, state.attempts[-1].number) + "driver.log"
     try:
-        size = store.size(path) or 0
-        start = max(size - _TAIL_BYTES, 0)
-        data = store.get_range(path, start, size - start) if size else b""
+        return tuple(kept_tail(store, run_key, state.attempts[-1].number)[-TAIL_LINES:])
     except StorageError:
         return ()
-    return tuple(data.decode("utf-8", errors="replace").splitlines()[-TAIL_LINES:])
 
 
 def remove(run_key: str, platform: Platform, *, keep: str = "") -> list[str]:

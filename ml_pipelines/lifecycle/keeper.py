@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ml_pipelines.errors import BackendError, JournalError, Refused, StorageError
 from ml_pipelines.journal import index
-from ml_pipelines.journal.fold import JournalState
+from ml_pipelines.journal.state import JournalState
 from ml_pipelines.lifecycle.cancelling import cancel
 from ml_pipelines.lifecycle.loop import follow
 from ml_pipelines.lifecycle.platform import Platform

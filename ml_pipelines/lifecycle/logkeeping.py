@@ -18,6 +18,7 @@ from ml_pipelines.storage import Store
 FLUSH_BYTES = 1 << 20
 FLUSH_S = 5.0
 TAIL_LINES = 100
+TAIL_BYTES = 64 << 10
 _READ = 1 << 20
 
 
@@ -107,6 +108,19 @@ def kept_log(store: Store, run_key: str, attempt: int) -> Iterator[bytes]:
         yield from _bytes(store, [whole])
     else:
         yield from _bytes(store, _chunks(store, folder))
+
+
+def kept_tail(store: Store, run_key: str, attempt: int) -> list[str]:
+    """The last lines of what is kept of an attempt's log, some 64 kB of them."""
+    folder = log_folder(run_key, attempt)
+    whole = folder + "driver.log"
+    path = whole if store.size(whole) else next(reversed(_chunks(store, folder)), "")
+    if not path:
+        return []
+    size = store.size(path) or 0
+    start = max(size - TAIL_BYTES, 0)
+    lines = store.get_range(path, start, size - start).decode("utf-8", errors="replace")
+    return lines.splitlines()[1 if start else 0 :]
 
 
 def _chunks(store: Store, folder: str) -> list[str]:

@@ -19,7 +19,7 @@ from ml_pipelines.job.events import AttemptEnded, Event, JobEnded, Notice, Phase
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdict import Verdict, VerdictClass
 from ml_pipelines.journal.entries import Draft
-from ml_pipelines.journal.fold import AttemptRecord, JournalState
+from ml_pipelines.journal.state import AttemptRecord, JournalState
 from ml_pipelines.lifecycle import ending
 from ml_pipelines.lifecycle.claiming import hold_loop
 from ml_pipelines.lifecycle.decide import (
@@ -220,6 +220,8 @@ class _Loop:
         if self.state is None or fresh or now - self.read_at >= JOURNAL_EVERY_S:
             self.state = self.job.journal.read()
             self.read_at = now
+        if self.state.driver is not None:
+            self.job.gate.fence(self.state.driver.number)
         loop = self.state.loop
         if self.claim and not self.state.cleaned and (loop is None or loop.number != self.claim):
             raise Superseded(f"another process follows job {self.job.run_key} now")
@@ -340,7 +342,7 @@ class _Loop:
             Phase(state.ended.phase),
             Verdict.from_json(state.ended.verdict or {}),
             result=state.ended.result or {},
-            tail=self.tail or ending.kept_tail(self.job.run_key, state, self.platform.store),
+            tail=self.tail or ending.last_lines(self.job.run_key, state, self.platform.store),
             log_url=ending.log_url(state),
             durations=state.ended.durations or {},
         )

@@ -11,8 +11,8 @@ from ml_pipelines.errors import AlreadyExists, JournalCorrupt, NotFound, Refused
 from ml_pipelines.job.wire import MetricGate
 from ml_pipelines.journal import index
 from ml_pipelines.journal.entries import Draft
-from ml_pipelines.journal.fold import Birth, JournalState
 from ml_pipelines.journal.record import Journal
+from ml_pipelines.journal.state import Birth, JournalState
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.spec.job import JobSpec
 from ml_pipelines.spec.manifest import Identity, rayjob, spec_hash

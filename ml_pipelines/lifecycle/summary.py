@@ -12,8 +12,8 @@ from ml_pipelines.errors import BackendUnavailable, JournalError, NotFound
 from ml_pipelines.job.events import LogLine
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.journal import index
-from ml_pipelines.journal.fold import AttemptRecord, JournalState
 from ml_pipelines.journal.record import Journal
+from ml_pipelines.journal.state import AttemptRecord, JournalState
 from ml_pipelines.lifecycle.ending import log_url
 from ml_pipelines.lifecycle.logkeeping import kept_log
 from ml_pipelines.lifecycle.platform import Platform

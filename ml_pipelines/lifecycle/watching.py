@@ -17,9 +17,9 @@ from ml_pipelines.job.observation import Observation, PodView
 from ml_pipelines.job.phase import Standing, phase_of
 from ml_pipelines.job.verdicts import verdict_of
 from ml_pipelines.journal.entries import Draft
-from ml_pipelines.journal.fold import AttemptRecord, JournalState
+from ml_pipelines.journal.state import AttemptRecord, JournalState
 from ml_pipelines.lifecycle.decide import Sight
-from ml_pipelines.lifecycle.logkeeping import TAIL_LINES, LogKeeper
+from ml_pipelines.lifecycle.logkeeping import TAIL_LINES, LogKeeper, kept_tail
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import Job
 
@@ -57,6 +57,10 @@ class Watched:
         self._pods: dict[str, PodView] = {}
         self._log_trouble = ""
         self._told_to = self.keeper.offset
+        for text in kept_tail(platform.store, job.run_key, attempt.number):
+            message = wire.parse(text)
+            if isinstance(message, wire.Metric):
+                job.gate.admits(message)  # told before, by whoever followed then
 
     @property
     def durations(self) -> dict[str, float]:
@@ -72,6 +76,8 @@ class Watched:
         """Look once; tells what is new, and returns what belongs into the journal."""
         observation = self._backend.observe(self._name)
         now = self._clock.monotonic()
+        if self._known.at is None:
+            self._known = self._resumed(observation)
         self._known = self._known.after(observation, now)
         standing = phase_of(observation, self._known, self._clocks, now)
         yield from (Notice(news, warning=True) for news in standing.warnings)
@@ -88,6 +94,14 @@ class Watched:
             yield from self._read_rest()
             changes.extend(self._gone(pod) for pod in self._pods.values())
         return tuple(changes)
+
+    def _resumed(self, observation: Observation) -> Known:
+        """Where we come to a driver that runs, its clock does not begin again."""
+        rayjob = observation.rayjob
+        if rayjob is None or rayjob.started_at is None or rayjob.job_status != "RUNNING":
+            return Known()
+        ran = (self._clock.now() - rayjob.started_at).total_seconds()
+        return Known.resuming({"run": max(ran, 0.0)})
 
     def judge(self, state: JournalState, *, owes_result: bool) -> None:
         """Set `sight` from the ending and from what the driver committed."""
