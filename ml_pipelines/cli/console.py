@@ -19,12 +19,13 @@ from ml_pipelines.job.events import (
 from ml_pipelines.job.phase import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ml_pipelines.clock import Clock
 
 FAILED = 1
 CANCELLED = 5
+QUOTED_LINES = 15
 
 _COLORS = {
     Phase.SUCCEEDED: "green",
@@ -119,8 +120,8 @@ def show_end(end: JobEnded) -> None:
     say(f"\n{phase}  {end.run_key}" + (f"  ({took})" if took else ""))
     if end.phase is not Phase.SUCCEEDED:
         say(f"  {verdict.cls}: {verdict.sentence}")
-        for item in verdict.evidence or end.tail[-10:]:
-            say("".join(f"  | {line}\n" for line in item.splitlines()).rstrip("\n"))
+        for line in _quoted(verdict.evidence or ("\n".join(end.tail),)):
+            say(f"  | {line}")
         if verdict.remedy:
             say(f"  → {verdict.remedy}")
     for warning in verdict.warnings:
@@ -130,6 +131,15 @@ def show_end(end: JobEnded) -> None:
     if end.log_url:
         say(f"  log: {end.log_url}")
     commands(end.run_key, "status", "logs")
+
+
+def _quoted(evidence: Sequence[str]) -> Iterator[str]:
+    """The lines of the evidence, each item's last ones, what an item repeats of a later one left out."""
+    for number, item in enumerate(evidence):
+        text = item
+        for later in evidence[number + 1 :]:
+            text = text.replace(later, "")
+        yield from text.rstrip().splitlines()[-QUOTED_LINES:]
 
 
 def _submitted(event: Submitted) -> str:
