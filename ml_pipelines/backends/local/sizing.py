@@ -1,14 +1,14 @@
 """How a manifest's sizes become this machine's: pool sizes shrink, users' numbers hold or refuse.
 
 Ray's CPUs are logical: the sum of the workers' shares is what the local head offers, and a share
-may be a fraction. What shrank is said in one sentence each.
+may be a fraction.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ml_pipelines.backends import rayjob
 from ml_pipelines.errors import DoesNotFit
@@ -47,7 +47,7 @@ class GroupPlan:
     gpus: int
     least: int = 1
     fixed: tuple[str, ...] = ()  # what the user wrote by number: "cpu", "memory", "gpus"
-    wanted_gpus: int = 0
+    asked: Mapping[str, str] = field(default_factory=dict)  # the same in the manifest's words
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ class LocalPlan:
                             for Ray Data, whose tasks take whole ones
         MLP_GPUS_PER_WORKER GPUs that each may claim
         """
-        group = next((one for one in self.groups if one.wanted_gpus), self.groups[0])
+        group = next(
+            (one for one in self.groups if one.asked.get("gpus", "0") != "0"), self.groups[0]
+        )
         free = 1.0 if self.num_cpus >= 2 else 0.5
         share = min(group.cpu, (self.num_cpus - free) / group.workers)
         return {
@@ -96,44 +98,45 @@ class LocalPlan:
 
 
 def fit(manifest: Manifest, machine: Machine) -> tuple[LocalPlan, tuple[str, ...]]:
-    """The plan for this machine, and a sentence for each thing that differs from the manifest.
+    """The plan for this machine, and one sentence for each group that differs from the manifest.
 
     Raises DoesNotFit, with the field's path, where the user's own numbers are too large.
     """
-    said: list[str] = []
     head = _wanted(rayjob.cluster(manifest).get("headGroupSpec") or {}, "head")
-    groups = [_wanted(group, "workers") for group in rayjob.worker_groups(manifest)]
-    groups = groups or [GroupPlan("workers", head.pool, head.spot, 1, 1.0, 2**30, 0)]
-    _refuse_singles(head, groups, machine)
+    wanted = [_wanted(group, "workers") for group in rayjob.worker_groups(manifest)]
+    wanted = wanted or [GroupPlan("workers", head.pool, head.spot, 1, 1.0, 2**30, 0)]
+    _refuse_singles(head, wanted, machine)
+    groups = [_fewer_workers(group, machine) for group in wanted]
+    groups = _fit_cpus(groups, machine)
+    groups = _fit_memory(groups, machine)
+    groups = _fit_gpus(groups, machine)
     head = replace(
         head,
         cpu=min(head.cpu, machine.cpus),
         memory=min(head.memory, int(machine.memory * MEMORY_SHARE) // 4),
     )
-    groups = _fewer_workers(groups, machine, said)
-    groups = _fit_cpus(groups, machine, said)
-    groups = _fit_memory(groups, machine, said)
-    groups = _fit_gpus(groups, machine, said)
-    return LocalPlan(head, tuple(groups)), tuple(said)
+    said = (_said(before, after, machine) for before, after in zip(wanted, groups, strict=True))
+    return LocalPlan(head, tuple(groups)), tuple(sentence for sentence in said if sentence)
 
 
 def _wanted(group: Mapping[str, Any], default_name: str) -> GroupPlan:
-    asked = rayjob.resources(group)
+    asked = {name: str(value) for name, value in rayjob.resources(group).items()}
     labels = rayjob.template_metadata(group, "labels")
     by_user = rayjob.template_metadata(group, "annotations").get(SIZED_BY_USER_ANNOTATION, "")
     gpus = sum(int(value) for key, value in asked.items() if "gpu" in key or "mig-" in key)
     workers = int(group.get("replicas") or group.get("minReplicas") or 1)
+    cpu, memory = asked.get("cpu", "1"), asked.get("memory", "1Gi")
     return GroupPlan(
         name=str(group.get("groupName") or default_name),
         pool=labels.get(rayjob.POOL, ""),
         spot=labels.get(rayjob.SPOT, "") == "true",
         workers=workers,
-        cpu=cpu_cores(str(asked.get("cpu", "1"))),
-        memory=memory_bytes(str(asked.get("memory", "1Gi"))),
+        cpu=cpu_cores(cpu),
+        memory=memory_bytes(memory),
         gpus=gpus,
         least=min(int(group.get("minReplicas") or workers), workers),
         fixed=tuple(field.strip() for field in by_user.split(",") if field.strip()),
-        wanted_gpus=gpus,
+        asked={"cpu": cpu, "memory": memory, "gpus": str(gpus)},
     )
 
 
@@ -141,126 +144,121 @@ def _refuse_singles(head: GroupPlan, groups: list[GroupPlan], machine: Machine) 
     named = [("cluster.head", head)]
     named += [(f"cluster.workers[{index}]", group) for index, group in enumerate(groups)]
     for path, group in named:
-        if "cpu" in group.fixed and group.cpu > machine.cpus:
-            _refuse(f"{path}.cpu", _number(group.cpu), _has(machine.cpus, "CPU"))
-        if "memory" in group.fixed and group.memory > machine.memory:
-            _refuse(f"{path}.memory", _gib(group.memory), f"{_gib(machine.memory)} of memory")
-        if "gpus" in group.fixed and group.gpus > machine.gpus:
-            _refuse(f"{path}.gpus", str(group.gpus), _has(machine.gpus, "GPU"))
+        for name, asked, there in (
+            ("cpu", group.cpu, machine.cpus),
+            ("memory", group.memory, machine.memory),
+            ("gpus", group.gpus, machine.gpus),
+        ):
+            if name in group.fixed and asked > there:
+                _refuse(path, name, group, machine)
 
 
-def _fewer_workers(groups: list[GroupPlan], machine: Machine, said: list[str]) -> list[GroupPlan]:
+def _fewer_workers(group: GroupPlan, machine: Machine) -> GroupPlan:
     """Where the user allowed fewer workers, there are no more than CPUs."""
-    fewer = []
+    each = group.cpu if "cpu" in group.fixed else 1.0
+    return replace(group, workers=min(group.workers, max(group.least, int(machine.cpus / each))))
+
+
+def _fit_cpus(groups: list[GroupPlan], machine: Machine) -> list[GroupPlan]:
+    fixed = _sum_fixed(groups, "cpu", machine, machine.cpus)
+    scale = _scale(groups, "cpu", machine.cpus - fixed)
+    return [
+        group
+        if scale == 1.0 or "cpu" in group.fixed
+        else replace(group, cpu=max(_floor(group.cpu * scale), LEAST_CPU))
+        for group in groups
+    ]
+
+
+def _fit_memory(groups: list[GroupPlan], machine: Machine) -> list[GroupPlan]:
+    fixed = _sum_fixed(groups, "memory", machine, machine.memory)
+    scale = _scale(groups, "memory", max(machine.memory * MEMORY_SHARE - fixed, 0.0))
+    return [
+        group
+        if scale == 1.0 or "memory" in group.fixed
+        else replace(group, memory=max(int(group.memory * scale), LEAST_MEMORY))
+        for group in groups
+    ]
+
+
+def _fit_gpus(groups: list[GroupPlan], machine: Machine) -> list[GroupPlan]:
+    left = machine.gpus - int(_sum_fixed(groups, "gpus", machine, machine.gpus))
+    fitted = []
     for group in groups:
-        most = max(group.least, math.floor(machine.cpus / (group.cpu if _is_fixed(group) else 1)))
-        if group.workers > most:
-            said.append(
-                f"{group.name}: {most} instead of {group.workers} workers, "
-                f"for this machine has {_has(machine.cpus, 'CPU')}"
-            )
-            group = replace(group, workers=most)  # noqa: PLW2901 - the same group, smaller
-        fewer.append(group)
-    return fewer
-
-
-def _is_fixed(group: GroupPlan) -> bool:
-    return "cpu" in group.fixed
-
-
-def _fit_cpus(groups: list[GroupPlan], machine: Machine, said: list[str]) -> list[GroupPlan]:
-    fixed = sum(group.workers * group.cpu for group in groups if _is_fixed(group))
-    for index, group in enumerate(groups):
-        if _is_fixed(group) and fixed > machine.cpus:
-            _refuse_sum(f"cluster.workers[{index}].cpu", _number(group.cpu), group,
-                        fixed > group.workers * group.cpu, _has(machine.cpus, "CPU"))  # fmt: skip
-    wanted = sum(group.workers * group.cpu for group in groups if not _is_fixed(group))
-    scale = min(1.0, (machine.cpus - fixed) / wanted) if wanted else 1.0
-    if scale == 1.0:
-        return groups
-    shrunk = []
-    for group in groups:
-        if not _is_fixed(group):
-            cpu = max(_floor(group.cpu * scale), LEAST_CPU)
-            said.append(_shrunk(group, _number(group.cpu), _cpus(cpu), _has(machine.cpus, "CPU")))
-            group = replace(group, cpu=cpu)  # noqa: PLW2901 - the same group, smaller
-        shrunk.append(group)
-    return shrunk
-
-
-def _fit_memory(groups: list[GroupPlan], machine: Machine, said: list[str]) -> list[GroupPlan]:
-    fixed = sum(group.workers * group.memory for group in groups if "memory" in group.fixed)
-    for index, group in enumerate(groups):
-        if "memory" in group.fixed and fixed > machine.memory:
-            _refuse_sum(f"cluster.workers[{index}].memory", _gib(group.memory), group,
-                        fixed > group.workers * group.memory,
-                        f"{_gib(machine.memory)} of memory")  # fmt: skip
-    wanted = sum(group.workers * group.memory for group in groups if "memory" not in group.fixed)
-    left = max(machine.memory * MEMORY_SHARE - fixed, 0.0)
-    scale = min(1.0, left / wanted) if wanted else 1.0
-    if scale == 1.0:
-        return groups
-    shrunk = []
-    for group in groups:
-        if "memory" not in group.fixed:
-            memory = max(int(group.memory * scale), LEAST_MEMORY)
-            said.append(
-                _shrunk(group, _gib(group.memory), f"{_gib(memory)} memory", _gib(machine.memory))
-            )
-            group = replace(group, memory=memory)  # noqa: PLW2901 - the same group, smaller
-        shrunk.append(group)
-    return shrunk
-
-
-def _fit_gpus(groups: list[GroupPlan], machine: Machine, said: list[str]) -> list[GroupPlan]:
-    left, fitted = machine.gpus, []
-    for index, group in enumerate(groups):
-        gpus = min(group.gpus, left // group.workers)
-        if gpus < group.gpus and "gpus" in group.fixed:
-            _refuse_sum(f"cluster.workers[{index}].gpus", str(group.gpus), group,
-                        left < machine.gpus, _has(machine.gpus, "GPU"))  # fmt: skip
-        if gpus < group.gpus:
-            how = f"{gpus} a worker instead of {group.gpus}" if gpus else "it runs on CPUs"
-            said.append(f"{group.name}: {how}, for this machine has {_has(machine.gpus, 'GPU')}")
-        left -= gpus * group.workers
+        gpus = group.gpus
+        if "gpus" not in group.fixed:
+            gpus = min(gpus, left // group.workers)
+            left -= gpus * group.workers
         fitted.append(replace(group, gpus=gpus))
     return fitted
 
 
-def _refuse(path: str, value: str, there_is: str, *, how: str = "is") -> None:
+def _sum_fixed(groups: list[GroupPlan], field: str, machine: Machine, there: float) -> float:
+    """What the user's own numbers take together; refused where that is more than there is."""
+    taken = 0.0
+    for index, group in enumerate(groups):
+        if field in group.fixed:
+            taken += group.workers * getattr(group, field)
+            if taken > there:
+                others = ", with the groups before it," if index else ""
+                how = f"for each of {group.workers} worker(s){others} is"
+                _refuse(f"cluster.workers[{index}]", field, group, machine, how=how)
+    return taken
+
+
+def _scale(groups: list[GroupPlan], field: str, left: float) -> float:
+    """By how much the pools' sizes shrink so that their sum is what is left."""
+    wanted = sum(
+        group.workers * getattr(group, field) for group in groups if field not in group.fixed
+    )
+    return min(1.0, left / wanted) if wanted else 1.0
+
+
+def _refuse(
+    path: str, field: str, group: GroupPlan, machine: Machine, *, how: str = "is"
+) -> NoReturn:
     raise DoesNotFit(
-        path, value, f"{how} more than there is: this machine has {there_is}",
+        f"{path}.{field}",
+        group.asked[field],
+        f"{how} more than there is: this machine has {_have(machine)[field]}",
         remedy="Ask for less, or leave the field out to take what the machine has.",
-    )  # fmt: skip
-
-
-def _refuse_sum(path: str, value: str, group: GroupPlan, others: bool, there_is: str) -> None:
-    times = f"for each of {group.workers} workers is"
-    _refuse(path, value, there_is, how=f"{times}, with the other groups," if others else times)
-
-
-def _shrunk(group: GroupPlan, before: str, after: str, there_is: str) -> str:
-    of = f" of pool {group.pool}" if group.pool else ""
-    return (
-        f"{group.name}: {after} a worker instead of the {before}{of}, "
-        f"for this machine has {there_is}"
     )
 
 
-def _has(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}" + ("" if number == 1 else "s")
+def _said(before: GroupPlan, after: GroupPlan, machine: Machine) -> str:
+    """How a group differs from what the manifest says, or nothing."""
+    have, changes, short = _have(machine), [], []
+    if after.workers != before.workers:
+        changes.append(f"{after.workers} workers instead of {before.workers}")
+        short.append(have["cpu"])
+    if after.cpu != before.cpu:
+        changes.append(f"{_count(after.cpu, 'CPU')} a worker instead of {before.asked['cpu']}")
+        short.append(have["cpu"])
+    if after.memory != before.memory:
+        changes.append(f"{_gib(after.memory)} a worker instead of {before.asked['memory']}")
+        short.append(have["memory"])
+    if after.gpus != before.gpus:
+        changes.append(f"{_count(after.gpus, 'GPU')} a worker instead of {before.gpus}")
+        short.append(have["gpus"])
+    if not changes:
+        return ""
+    return f"{after.name}: {', '.join(changes)}; this machine has {', '.join(dict.fromkeys(short))}"
+
+
+def _have(machine: Machine) -> dict[str, str]:
+    return {
+        "cpu": _count(machine.cpus, "CPU"),
+        "memory": f"{_gib(machine.memory)} of memory",
+        "gpus": _count(machine.gpus, "GPU"),
+    }
+
+
+def _count(number: float, what: str) -> str:
+    return f"{f'{number:g}' if number else 'no'} {what}" + ("" if number == 1 else "s")
 
 
 def _floor(value: float) -> float:
     return math.floor(value * 100 + 1e-6) / 100
-
-
-def _cpus(value: float) -> str:
-    return f"{value:g} CPU" + ("" if value == 1 else "s")
-
-
-def _number(value: float) -> str:
-    return f"{value:g}"
 
 
 def _gib(value: float) -> str:
