@@ -42,6 +42,10 @@ class MlPipelinesError(Exception):
         self.remedy = remedy
         super().__init__(f"{message} {remedy}".strip())
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Ray carries errors from process to process; a subclass's signature is none of pickle's.
+        return _restored, (type(self), self.args, self.__dict__)
+
 
 class InvalidInput(MlPipelinesError):
     """One field of what the user wrote can't be meant: nothing has been created.
@@ -134,6 +138,14 @@ class JobFailed(MlPipelinesError):
         self.verdict = verdict
         self.tail = tail
         super().__init__(f"job {run_key}: {verdict.sentence}", remedy=verdict.remedy)
+
+
+def _restored(
+    kind: type[MlPipelinesError], args: tuple[object, ...], state: dict[str, object]
+) -> MlPipelinesError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 def _shown(value: object) -> str:
