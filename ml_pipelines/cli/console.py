@@ -120,7 +120,8 @@ def show_end(end: JobEnded) -> None:
     say(f"\n{phase}  {end.run_key}" + (f"  ({took})" if took else ""))
     if end.phase is not Phase.SUCCEEDED:
         say(f"  {verdict.cls}: {verdict.sentence}")
-        for line in _quoted(verdict.evidence or ("\n".join(end.tail),)):
+        evidence = [item for item in verdict.evidence if item != verdict.sentence]
+        for line in _quoted(evidence or ["\n".join(end.tail)]):
             say(f"  | {line}")
         if verdict.remedy:
             say(f"  → {verdict.remedy}")

@@ -283,7 +283,8 @@ def _facts(summary: JobSummary, session: Session) -> Iterator[tuple[str, str]]:
         yield "experiment", summary.experiment
     yield "backend", summary.backend
     yield "attempts", str(summary.attempts)
-    yield "created", f"{summary.created_at} ({age} ago)"
+    created = datetime.fromisoformat(summary.created_at)
+    yield "created", f"{created:%Y-%m-%d %H:%M:%S} UTC ({age} ago)"
     yield "took", took
     if summary.log_url:
         yield "log", summary.log_url
