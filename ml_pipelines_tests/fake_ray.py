@@ -15,7 +15,7 @@ from ml_pipelines.job.events import Event, JobEnded, Submitted
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdict import Verdict, VerdictClass
 from ml_pipelines.orchestration.identity import StepIdentity
-from ml_pipelines.orchestration.resource import RayJobs
+from ml_pipelines.orchestration.resource import RayJobs, UnretriedRayJobs
 from ml_pipelines.spec.job import JobSpec
 
 SUCCESS = Verdict(VerdictClass.SUCCESS, "the driver ended with exit code 0")
@@ -97,12 +97,13 @@ def fake_ray(control: FakeControl, *, leave_when_cut_off: bool = True) -> RayJob
     A class of its own, since Dagster makes a new instance from the config for each run.
     """
 
-    class FakeRayJobs(RayJobs):
+    class FakeRayJobs(RayJobs if leave_when_cut_off else UnretriedRayJobs):  # type: ignore[misc]
         @contextmanager
         def connect(self) -> Iterator[FakeControl]:
             yield control
 
-    return FakeRayJobs(leave_when_cut_off=leave_when_cut_off)
+    ray: RayJobs = FakeRayJobs()
+    return ray
 
 
 def materialize(

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import dagster as dg
 
@@ -44,6 +44,9 @@ class Run(Protocol):
         """Its tags."""
 
 
+R = TypeVar("R", bound=Run)
+
+
 @dataclass(frozen=True, slots=True)
 class StepIdentity:
     """The job of one step.
@@ -59,7 +62,7 @@ class StepIdentity:
     retried: bool
 
 
-def logical_run(run: Run, find: Callable[[str], Run | None]) -> str:
+def logical_run(run: R, find: Callable[[str], R | None]) -> str:
     """Id of the oldest run reached from `run` through automatic retries only."""
     seen = {run.run_id}
     while run.parent_run_id and run.parent_run_id not in seen:
@@ -71,7 +74,7 @@ def logical_run(run: Run, find: Callable[[str], Run | None]) -> str:
     return run.run_id
 
 
-def latest_run(run: Run, find: Callable[[str], Run | None]) -> Run:
+def latest_run(run: R, find: Callable[[str], R | None]) -> R:
     """The newest run reached from `run` through automatic retries: the way back down."""
     seen = {run.run_id}
     while (child_id := run.tags.get(RETRIED_BY_TAG)) and child_id not in seen:

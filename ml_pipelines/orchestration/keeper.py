@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -15,8 +17,11 @@ from ml_pipelines.orchestration.identity import (
 )
 from ml_pipelines.settings import CODE_LOCATION
 
+if TYPE_CHECKING:
+    from ml_pipelines.journal.lease import Observer
+
 FindRun = Callable[[str], dg.DagsterRun | None]
-Wanted = Callable[[str, Mapping[str, str]], bool]
+Wanted = Callable[[str, Mapping[str, str]], bool | None]
 OVER = frozenset(
     {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
 )
@@ -25,17 +30,17 @@ OVER = frozenset(
 def wanted_by(find: FindRun) -> Wanted:
     """Whether somebody may still want the job with these labels.
 
-    Not ours (a personal job, another code location, a run that this instance doesn't know): wanted.
-    `find` raises where the run database can't be read, and so does the answer: no answer, no
-    removal.
+    None where it is not ours to judge: a personal job, another code location's, that of a run which
+    this instance doesn't know. `find` raises where the run database can't be read, and so does
+    the answer: no answer, no removal.
     """
 
-    def wanted(_run_key: str, labels: Mapping[str, str]) -> bool:
+    def wanted(_run_key: str, labels: Mapping[str, str]) -> bool | None:
         if labels.get(LOCATION_LABEL) != CODE_LOCATION or not labels.get(RUN_LABEL):
-            return True
+            return None
         first = find(labels[RUN_LABEL])
         if first is None:
-            return True
+            return None
         run = latest_run(first, find)
         return run.status not in OVER or will_be_retried(run)
 
@@ -50,7 +55,7 @@ def will_be_retried(run: dg.DagsterRun) -> bool:
 def build_keeper(
     sweep: Callable[[Wanted], list[str]] | None = None, *, interval_s: int = 30
 ) -> dg.SensorDefinition:
-    """The keeper as a sensor. `sweep(wanted)` removes and returns run keys; default: lifecycle's."""
+    """The keeper as a sensor. `sweep(wanted)` returns a sentence a removal; default: lifecycle's."""
 
     @dg.sensor(
         name="keeper",
@@ -60,12 +65,12 @@ def build_keeper(
     )
     def keeper(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         try:
-            gone = (sweep or _sweep)(wanted_by(_finder(context.instance)))
+            done = (sweep or _sweep)(wanted_by(_finder(context.instance)))
         except MlPipelinesError as error:
             return dg.SkipReason(f"Nothing was removed: {error}")
         except _DatabaseAwayError as error:
             return dg.SkipReason(f"Nothing more was removed: the run database failed: {error}")
-        return dg.SkipReason(f"Removed {', '.join(gone)}." if gone else "Nothing to remove.")
+        return dg.SkipReason("; ".join(done) if done else "Nothing to remove.")
 
     return keeper
 
@@ -78,7 +83,7 @@ def _finder(instance: dg.DagsterInstance) -> FindRun:
     def find(run_id: str) -> dg.DagsterRun | None:
         try:
             return instance.get_run_by_id(run_id)
-        except Exception as error:  # noqa: BLE001 - any driver's error means: can't be read
+        except Exception as error:  # any driver's error means: can't be read
             raise _DatabaseAwayError(repr(error)) from error
 
     return find
@@ -86,7 +91,17 @@ def _finder(instance: dg.DagsterInstance) -> FindRun:
 
 def _sweep(wanted: Wanted) -> list[str]:
     from ml_pipelines import lifecycle, settings
-    from ml_pipelines.lifecycle.platform import open_platform
 
-    with open_platform(settings.load()) as platform:
-        return list(lifecycle.sweep(platform, wanted))
+    here = settings.load()
+    with lifecycle.open_platform(here, observer=_observer(here.runs)) as platform:
+        return lifecycle.sweep(platform, wanted)
+
+
+@lru_cache(maxsize=8)
+def _observer(runs: str) -> Observer:
+    """Who did not beat since the last tick is known only to what outlives a tick."""
+    from ml_pipelines.clock import SystemClock
+    from ml_pipelines.journal.lease import Observer
+    from ml_pipelines.storage import open_store
+
+    return Observer(open_store(runs), SystemClock())

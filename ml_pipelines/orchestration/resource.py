@@ -14,22 +14,23 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import dagster as dg
 from pydantic import Field
 
 from ml_pipelines import settings
-from ml_pipelines.clock import Clock, SystemClock
+from ml_pipelines.clock import Clock
 from ml_pipelines.errors import (
     BackendError,
     InvalidInput,
     JournalError,
     MlPipelinesError,
+    NotFound,
     Refused,
     StorageError,
 )
@@ -53,8 +54,7 @@ from ml_pipelines.spec.job import JobSpec, Limits
 from ml_pipelines.spec.validate import parse
 
 if TYPE_CHECKING:
-    from ml_pipelines.lifecycle import Job
-    from ml_pipelines.lifecycle.platform import Platform
+    from ml_pipelines.lifecycle import Job, Platform
 
 EXPERIMENT_TAG = "experiment"
 
@@ -99,7 +99,7 @@ class JobControl(Protocol):
     def submit(self, spec: JobSpec, me: StepIdentity) -> Any:
         """Submit, or claim what an earlier run of the same logical run began."""
 
-    def follow(self, job: Any) -> Iterator[Event]:
+    def follow(self, job: Any) -> Generator[Event, None, None]:
         """The job's events up to JobEnded; closing it releases the claim, the job goes on."""
 
     def cancel(self, run_key: str, *, reason: str, by: str) -> None:
@@ -120,20 +120,22 @@ class RayJobs(dg.ConfigurableResource[Any]):
     """Runs Ray jobs for assets: submits, follows, cancels."""
 
     observation_interval_s: float = Field(
-        OBSERVATION_INTERVAL_S, ge=1, le=3600, description="Least time between plotted points, s."
+        default=OBSERVATION_INTERVAL_S,
+        ge=1,
+        le=3600,
+        description="Least time between two plotted points, 1 to 3600 s.",
     )
-    leave_when_cut_off: bool = Field(
-        True,
-        description="Leave the job to the run's automatic retry when the step process is stopped "
-        "but the run isn't; false where no retry will come.",
-    )
+
+    # Whether a step process that is stopped while its run isn't leaves the job to the run's
+    # automatic retry. No config: it follows from how runs are started, not from who starts one.
+    leave_when_cut_off: ClassVar[bool] = True
 
     @contextmanager
     def connect(self) -> Iterator[JobControl]:
         """The seam: tests give another control."""
-        from ml_pipelines.lifecycle.platform import open_platform
+        from ml_pipelines import lifecycle
 
-        with open_platform(settings.load()) as platform:
+        with lifecycle.open_platform(settings.load()) as platform:
             yield PlatformControl(platform)
 
     def image(self, pool: str) -> str:
@@ -184,8 +186,7 @@ class RayJobs(dg.ConfigurableResource[Any]):
                     translator.tell(event)
         except BaseException as error:
             if self._on_exit(context, error) is Exit.CANCEL:
-                with undisturbed():
-                    control.cancel(me.run_key, reason=_reason(error), by=_by(context))
+                _cancel(control, me.run_key, reason=_reason(error), by=_by(context))
             raise
         end = translator.ended
         if end is None:
@@ -241,6 +242,17 @@ def _spec(
     )
 
 
+def _cancel(control: JobControl, run_key: str, *, reason: str, by: str) -> None:
+    """Cancel; a problem with that is told and never hides what ended the step."""
+    try:
+        with undisturbed():
+            control.cancel(run_key, reason=reason, by=by)
+    except NotFound:
+        return  # the step ended before the job was born
+    except MlPipelinesError as problem:
+        sys.stdout.write(f"[ml_pipelines] job {run_key} could not be cancelled: {problem}\n")
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, Exception):
         return f"the step failed: {error!r}"[:500]
@@ -249,6 +261,12 @@ def _reason(error: BaseException) -> str:
 
 def _by(context: dg.AssetExecutionContext) -> str:
     return f"dagster run {context.run.run_id}"
+
+
+class UnretriedRayJobs(RayJobs):
+    """For runs that no daemon retries: whatever stops the step cancels its job."""
+
+    leave_when_cut_off: ClassVar[bool] = False
 
 
 def on_exit(
@@ -315,7 +333,7 @@ class PlatformControl:
         job.takeover = me.retried
         return job
 
-    def follow(self, job: Job) -> Iterator[Event]:
+    def follow(self, job: Job) -> Generator[Event, None, None]:
         from ml_pipelines import lifecycle
 
         return lifecycle.follow(job, platform=self.platform)
@@ -324,8 +342,10 @@ class PlatformControl:
         from ml_pipelines import lifecycle
 
         for event in lifecycle.cancel(run_key, platform=self.platform, reason=reason, by=by):
-            sys.stdout.write(f"[ml_pipelines] {event}\n")
+            sentence = getattr(event, "sentence", "")
+            if sentence:
+                sys.stdout.write(f"[ml_pipelines] {sentence}\n")
 
     def result_entry(self, run_key: str) -> int | None:
         result = self.platform.journal(run_key).read().result
-        return None if result is None else result.entry.number
+        return None if result is None else result.entry

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import dagster as dg
-from pydantic import Field
 
 from ml_pipelines import settings
 
@@ -14,26 +14,34 @@ if TYPE_CHECKING:
     from ml_pipelines.storage import Lake, Store
 
 
-class Stores(dg.ConfigurableResource[Any]):
-    """Where data, models and records lie. Empty URLs are the environment's (see settings)."""
+class Stores:
+    """Where data, models and records lie: the URLs of `settings`.
 
-    lake_url: str = Field("", description="URL of the lake, such as `s3://bucket/lake`.")
-    runs_url: str = Field("", description="URL of run storage, such as `s3://bucket/runs`.")
+    A plain object, asked for as `StoresParam`: nothing of it is to be set in the Launchpad.
+    """
 
     def lake(self) -> Lake:
-        """The lake."""
-        from ml_pipelines.storage import Lake, open_store
-
-        return Lake(open_store(self.lake_url or settings.load().lake))
+        """The lake; one object a URL and process, for it knows the markers that it has read."""
+        return _lake(settings.load().lake)
 
     def runs(self) -> Store:
         """Run storage."""
         from ml_pipelines.storage import open_store
 
-        return open_store(self.runs_url or settings.load().runs)
+        return open_store(settings.load().runs)
 
     def pointer(self, model: str) -> Pointer:
         """The champion of a model."""
         from ml_pipelines.journal.pointer import Pointer
 
         return Pointer(self.runs(), model)
+
+
+StoresParam = dg.ResourceParam[Stores]
+
+
+@lru_cache(maxsize=8)
+def _lake(url: str) -> Lake:
+    from ml_pipelines.storage import Lake, open_store
+
+    return Lake(open_store(url))

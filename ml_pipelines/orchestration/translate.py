@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 import dagster as dg
 
@@ -146,7 +146,7 @@ def observation(point: MetricPoint) -> dict[str, float | int | str]:
 
 def failure_of(error: MlPipelinesError) -> dg.Failure:
     """The one mapping of our errors to Dagster's; retrying is ours, so none asks for it."""
-    metadata: dict[str, dg.MetadataValue[object]] = {"error": dg.MetadataValue.text(_name(error))}
+    metadata: dict[str, dg.MetadataValue[Any]] = {"error": dg.MetadataValue.text(_name(error))}
     if isinstance(error, InvalidInput):
         metadata["path"] = dg.MetadataValue.text(error.path)
         metadata["value"] = dg.MetadataValue.text(repr(error.value)[:500])
@@ -158,7 +158,7 @@ def failure_of(error: MlPipelinesError) -> dg.Failure:
 def failure_of_end(end: JobEnded) -> dg.Failure:
     """The failure of a job that ended without success: verdict, evidence, last lines, remedy."""
     verdict = end.verdict
-    metadata: dict[str, dg.MetadataValue[object]] = {
+    metadata: dict[str, dg.MetadataValue[Any]] = {
         "verdict": dg.MetadataValue.text(str(verdict.cls)),
         "job": dg.MetadataValue.text(end.run_key),
     }

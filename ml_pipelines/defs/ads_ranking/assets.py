@@ -17,7 +17,7 @@ from ml_pipelines.defs.ads_ranking.promotion import promote
 from ml_pipelines.defs.ads_ranking.records import Judged
 from ml_pipelines.orchestration.identity import code_version
 from ml_pipelines.orchestration.resource import RayJobs
-from ml_pipelines.orchestration.stores import Stores
+from ml_pipelines.orchestration.stores import StoresParam
 from ml_pipelines.orchestration.translate import plain_failures
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ impressions = dg.AssetSpec(
 )
 @plain_failures()
 def ads_features(
-    context: dg.AssetExecutionContext, config: FeaturesConfig, ray: RayJobs, stores: Stores
-) -> dg.MaterializeResult:
+    context: dg.AssetExecutionContext, config: FeaturesConfig, ray: RayJobs, stores: StoresParam
+) -> dg.MaterializeResult[None]:
     """What the model sees of each impression: ids hashed, numbers checked.
 
     Makes the training window's days too, where they are missing or their impressions changed.
@@ -75,7 +75,7 @@ def ads_features(
 @plain_failures()
 def ads_model(
     context: dg.AssetExecutionContext, config: TrainConfig, ray: RayJobs
-) -> dg.MaterializeResult:
+) -> dg.MaterializeResult[None]:
     """The click model, trained on the days before; embeddings sharded over the workers.
 
     Loss, AUC and examples/s are plotted while it trains. With it are recorded seed, code version,
@@ -109,8 +109,8 @@ def ads_model(
 )
 @plain_failures()
 def ads_evaluation(
-    context: dg.AssetExecutionContext, config: EvaluateConfig, ray: RayJobs, stores: Stores
-) -> dg.MaterializeResult:
+    context: dg.AssetExecutionContext, config: EvaluateConfig, ray: RayJobs, stores: StoresParam
+) -> dg.MaterializeResult:  # type: ignore[type-arg]  # with checks, Dagster wants it bare
     """The new model judged on the day itself, beside the champion and the smoothed-CTR baseline.
 
     AUC, normalised entropy and calibration with bootstrap intervals; the gate's decision.
@@ -127,11 +127,11 @@ def ads_evaluation(
     return results.evaluation(outcome, challenger, champion, config)
 
 
-@dg.asset(deps=[ads_evaluation], partitions_def=DAYS, group_name=GROUP, kinds={"ray"}, pool=POOL)
+@dg.asset(deps=[ads_evaluation], partitions_def=DAYS, group_name=GROUP, pool=POOL)
 @plain_failures()
 def ads_champion(
-    context: dg.AssetExecutionContext, config: EvaluateConfig, ray: RayJobs, stores: Stores
-) -> dg.MaterializeResult:
+    context: dg.AssetExecutionContext, ray: RayJobs, stores: StoresParam
+) -> dg.MaterializeResult[None]:
     """Who serves after this day: the challenger if the gate found it better, else who did before.
 
     The first champion is the first challenger that beats the baseline. A retrain of an earlier
@@ -143,6 +143,7 @@ def ads_champion(
 
     def judge_again(champion: "Champion | None", tries: int) -> Judged:
         context.log.warning("Another run has promoted meanwhile: the gate runs again.")
+        config = EvaluateConfig(**judged.config)
         outcome = ray.run(
             context,
             module=f"{WORKLOADS}.evaluate",
@@ -150,7 +151,7 @@ def ads_champion(
             params=config.params(judged.challenger.partition, judged.challenger, champion),
             what=f"again-{tries}",
         )
-        return results.judged(outcome, judged.challenger, champion, judged.gate)
+        return results.judged(outcome, judged.challenger, champion, config)
 
     return results.champion(promote(judged, pointer, judge_again))
 
@@ -164,8 +165,8 @@ def ads_champion(
 )
 @plain_failures()
 def ads_predictions(
-    context: dg.AssetExecutionContext, config: PredictConfig, ray: RayJobs, stores: Stores
-) -> dg.MaterializeResult:
+    context: dg.AssetExecutionContext, config: PredictConfig, ray: RayJobs, stores: StoresParam
+) -> dg.MaterializeResult[None]:
     """The day scored by whoever is champion now; by the smoothed-CTR baseline while there is none."""
     day = checked_day(context.partition_key)
     champion = stores.pointer(records.latest_model(context, day).model_name).current()

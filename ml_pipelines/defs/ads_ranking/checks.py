@@ -8,7 +8,7 @@ import dagster as dg
 from ml_pipelines.defs.ads_ranking.config import DATASET
 from ml_pipelines.defs.ads_ranking.partitions import checked_day, days_before
 from ml_pipelines.errors import InvalidInput, NotFound
-from ml_pipelines.orchestration.stores import Stores
+from ml_pipelines.orchestration.stores import StoresParam
 from ml_pipelines.workloads.ads_ranking.schema import IMPRESSIONS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ LEAST_SHARE = 0.2
     "least one row. Fewer than a fifth of the rows of a usual day is a warning.",
 )
 def schema_and_volume(
-    context: dg.AssetCheckExecutionContext, stores: Stores
+    context: dg.AssetCheckExecutionContext, stores: StoresParam
 ) -> dg.AssetCheckResult:
     """Red stops the run before any Ray job exists; odd volume only warns."""
     lake = stores.lake()
@@ -40,7 +40,7 @@ def schema_and_volume(
     if problem:
         return _red(problem)
     usual = usual_rows(lake, day)
-    metadata = {
+    metadata: dict[str, float | int | str] = {
         "dagster/row_count": partition.rows,
         "usual rows": usual,
         "data version": partition.data_version,

@@ -20,9 +20,9 @@ LANES = 32  # how a batch is dealt to workers (workloads/ads_ranking/data.py)
 class FeaturesConfig(WorkersConfig):
     """Impressions to what the model sees, on cheap CPU machines (Ray Data)."""
 
-    pool: str = Field("cpu", description="Pool of the workers: a kind of machine, by name.")
+    pool: str = Field(default="cpu", description="Pool of the workers: a kind of machine, by name.")
     window_days: int = Field(
-        7,
+        default=7,
         ge=0,
         le=365,
         description="Also make the features of so many days before, where they are missing or "
@@ -39,47 +39,47 @@ class TrainConfig(WorkersConfig):
     """Training on a trailing window of days (Ray Train)."""
 
     model_name: str = Field(
-        "ads_ranking",
+        default="ads_ranking",
         pattern=r"^[a-z][a-z0-9_-]{0,39}$",
         description="Name of the model; each has a champion of its own. Lower-case letters, "
         "digits, _ and -, at most 40.",
     )
     pool: str = Field(
-        "gpu",
+        default="gpu",
         description="Pool of the workers. One with GPUs trains on CUDA; the local machine runs it "
         "on CPUs where it has none, and says so.",
     )
     workers: int = Field(
-        2, ge=1, le=LANES, description="Number of workers, 1 to 32; embeddings are shared out."
+        default=2, ge=1, le=LANES, description="Number of workers, 1 to 32; embeddings are shared out."
     )
     window_days: int = Field(
-        7, ge=1, le=365, description="Days before the day to train on; days, 1 to 365."
+        default=7, ge=1, le=365, description="Days before the day to train on; days, 1 to 365."
     )
-    epochs: int = Field(1, ge=1, le=100, description="Passes over the window, 1 to 100.")
+    epochs: int = Field(default=1, ge=1, le=100, description="Passes over the window, 1 to 100.")
     batch_size: int = Field(
-        2048,
+        default=2048,
         ge=LANES,
         le=1_048_576,
         description="Examples a step over all workers; a multiple of 32, 32 to 1048576.",
     )
     learning_rate: float = Field(
-        0.05, ge=1e-6, le=10.0, description="Step size of the embeddings, 0.000001 to 10."
+        default=0.05, ge=1e-6, le=10.0, description="Step size of the embeddings, 0.000001 to 10."
     )
     dense_learning_rate: float = Field(
-        0.002, ge=1e-6, le=1.0, description="Step size of the dense part, 0.000001 to 1."
+        default=0.002, ge=1e-6, le=1.0, description="Step size of the dense part, 0.000001 to 1."
     )
-    embedding_dim: int = Field(16, ge=1, le=512, description="Numbers an embedding, 1 to 512.")
+    embedding_dim: int = Field(default=16, ge=1, le=512, description="Numbers an embedding, 1 to 512.")
     hash_buckets: int = Field(
-        2**20,
+        default=2**20,
         ge=1024,
         le=2**31 - 1,
         description="Rows of the embedding table, 1024 to 2147483647.",
     )
     checkpoint_steps: int = Field(
-        500, ge=1, le=1_000_000, description="Steps between checkpoints, 1 to 1000000."
+        default=500, ge=1, le=1_000_000, description="Steps between checkpoints, 1 to 1000000."
     )
     seed: int = Field(
-        0, ge=0, le=2**31 - 1, description="Seed of weights and data order, 0 to 2147483647."
+        default=0, ge=0, le=2**31 - 1, description="Seed of weights and data order, 0 to 2147483647."
     )
 
     @field_validator("batch_size")
@@ -103,13 +103,13 @@ class GateConfig(dg.Config):
     """What a challenger must show to become champion."""
 
     min_clicks: int = Field(
-        100,
+        default=100,
         ge=1,
         le=1_000_000_000,
         description="With fewer clicks on the day nothing can be told: the gate says so; clicks.",
     )
     min_gain: float = Field(
-        0.0,
+        default=0.0,
         ge=0,
         le=0.5,
         description="The AUC gained must be above this with the interval's whole width, 0 to 0.5.",
@@ -119,12 +119,12 @@ class GateConfig(dg.Config):
 class EvaluateConfig(WorkersConfig):
     """The model judged on the day itself, beside champion and baseline."""
 
-    pool: str = Field("cpu", description="Pool of the workers: a kind of machine, by name.")
+    pool: str = Field(default="cpu", description="Pool of the workers: a kind of machine, by name.")
     bootstrap_rounds: int = Field(
-        1000, ge=100, le=100_000, description="Resamples for the intervals, 100 to 100000."
+        default=1000, ge=100, le=100_000, description="Resamples for the intervals, 100 to 100000."
     )
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="Seed of the resamples, 0 to 2147483647.")
-    gate: GateConfig = Field(GateConfig(), description="What a challenger must show.")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Seed of the resamples, 0 to 2147483647.")
+    gate: GateConfig = Field(default=GateConfig(), description="What a challenger must show.")
 
     def params(
         self, day: str, challenger: "Challenger", champion: "Champion | None"
@@ -142,7 +142,7 @@ class EvaluateConfig(WorkersConfig):
 class PredictConfig(WorkersConfig):
     """The day scored by the champion (Ray Data)."""
 
-    pool: str = Field("cpu", description="Pool of the workers: a kind of machine, by name.")
+    pool: str = Field(default="cpu", description="Pool of the workers: a kind of machine, by name.")
 
     def params(self, day: str, champion: "Champion | None") -> dict[str, Any]:
         """The workload's params."""

@@ -23,8 +23,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`valid` is False (a red check) when the evaluation can't be used or the challenger is
-    surely worse than the baseline: then something is broken, and nothing goes on."""
+    """An outcome with its reason.
+
+    `valid` is False (a red check) when the evaluation can't be used or the challenger is surely
+    worse than the baseline: then something is broken, and nothing goes on.
+    """
 
     outcome: Outcome
     sentence: str

@@ -6,6 +6,7 @@ people: numbers plot across partitions, tables hold curves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,14 +38,17 @@ class Challenger:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An evaluation with the gate's decision. `against` is the champion's number, 0 for none."""
+    """An evaluation with the gate's decision.
+
+    `against` is the champion's number, 0 for none; `config` is the EvaluateConfig's fields.
+    """
 
     challenger: Challenger
     against: int
     outcome: str
     sentence: str
     valid: bool
-    gate: Mapping[str, Any]
+    config: Mapping[str, Any]
     metrics: Mapping[str, Any]
 
     def why_not(self, champion: Champion | None) -> str:
@@ -57,6 +61,19 @@ class Judged:
                 f"{self.challenger.partition} never replaces it."
             )
         return ""
+
+    def as_champion(self) -> Champion:
+        """The challenger as it would be promoted."""
+        from ml_pipelines.journal.pointer import Champion
+
+        return Champion(
+            run_key=self.challenger.run_key,
+            entry=self.challenger.entry,
+            partition=self.challenger.partition,
+            model_url=self.challenger.model_url,
+            version=self.challenger.version,
+            metrics=self.metrics,
+        )
 
 
 def latest_model(context: dg.AssetExecutionContext, day: str) -> Challenger:
@@ -84,18 +101,18 @@ def _latest(context: dg.AssetExecutionContext, asset: str, day: str) -> dict[str
 
 def told(
     outcome: JobOutcome | None,
+    metadata: Mapping[str, Any],
     *,
-    record: object = None,
+    record: Challenger | Judged | None = None,
     version: str = "",
     checks: Sequence[dg.AssetCheckResult] = (),
-    **metadata: Any,
 ) -> dg.MaterializeResult[None]:
     """A materialization: what it says, what the next asset reads, its data version."""
     shown = dict(metadata)
     if outcome is not None:
         shown |= outcome.metadata()
     if record is not None:
-        shown[RECORD] = dg.MetadataValue.json(asdict(record))  # type: ignore[call-overload]
+        shown[RECORD] = dg.MetadataValue.json(asdict(record))
     return dg.MaterializeResult(
         metadata=shown,
         data_version=dg.DataVersion(version) if version else None,
@@ -126,9 +143,7 @@ def number(value: object) -> float | int | str:
         return value
     if not isinstance(value, (float, str)):
         return "unknown"
-    as_float = float(value)
-    finite = as_float == as_float and abs(as_float) != float("inf")
-    return as_float if finite else str(value)
+    return float(value) if math.isfinite(float(value)) else str(value)
 
 
 def _column_type(rows: Sequence[Mapping[str, Any]], name: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def features(
     context: dg.AssetExecutionContext, outcome: JobOutcome, day: str
-) -> dg.MaterializeResult:
+) -> dg.MaterializeResult[None]:
     """Rows and data version of the day; the window's days are told as materializations too."""
     days: Mapping[str, Mapping[str, Any]] = outcome.result["days"]
     for other, made in days.items():
@@ -35,12 +35,12 @@ def features(
     today = days[day]
     return told(
         outcome,
+        {"dagster/row_count": today["rows"], "days made": sum(d["made"] for d in days.values())},
         version=today["data_version"],
-        **{"dagster/row_count": today["rows"], "days made": sum(d["made"] for d in days.values())},
     )
 
 
-def model(outcome: JobOutcome, config: TrainConfig, day: str) -> dg.MaterializeResult:
+def model(outcome: JobOutcome, config: TrainConfig, day: str) -> dg.MaterializeResult[None]:
     """Final numbers, the loss curve, and what the model was made from."""
     result = outcome.result
     challenger = Challenger(
@@ -69,36 +69,36 @@ def judged(
     outcome: JobOutcome,
     challenger: Challenger,
     champion: Champion | None,
-    gate_config: Mapping[str, Any],
+    config: EvaluateConfig,
 ) -> Judged:
     """The gate's decision on an evaluation."""
-    decision = gate.decide(outcome.result, **gate_config)
+    decision = gate.decide(outcome.result, **config.gate.model_dump())
     return Judged(
         challenger=challenger,
         against=champion.number if champion else 0,
         outcome=str(decision.outcome),
         sentence=decision.sentence,
         valid=decision.valid,
-        gate=dict(gate_config),
+        config=config.model_dump(),
         metrics=dict(outcome.result),
     )
 
 
 def evaluation(
     outcome: JobOutcome, challenger: Challenger, champion: Champion | None, config: EvaluateConfig
-) -> dg.MaterializeResult:
+) -> dg.MaterializeResult[None]:
     """The three models side by side, with intervals, and the gate as a check."""
-    made = judged(outcome, challenger, champion, config.gate.model_dump())
+    made = judged(outcome, challenger, champion, config)
     check = dg.AssetCheckResult(
         check_name="gate",
         passed=made.valid,
         description=made.sentence,
-        metadata={"outcome": made.outcome, "against": made.against, **made.gate},
+        metadata={"outcome": made.outcome, "against": made.against, **config.gate.model_dump()},
     )
     return told(outcome, record=made, checks=[check], gate=f"{made.outcome}: {made.sentence}")
 
 
-def champion(promotion: Promotion) -> dg.MaterializeResult:
+def champion(promotion: Promotion) -> dg.MaterializeResult[None]:
     """Who serves, since when, and why."""
     now = promotion.champion
     return told(
@@ -111,7 +111,7 @@ def champion(promotion: Promotion) -> dg.MaterializeResult:
     )
 
 
-def predictions(outcome: JobOutcome, champion: Champion | None) -> dg.MaterializeResult:
+def predictions(outcome: JobOutcome, champion: Champion | None) -> dg.MaterializeResult[None]:
     """Where the scores lie and whose they are."""
     result = outcome.result
     return told(

@@ -1,15 +1,16 @@
 """The daily retrain: at 03:00, of the day that has just ended, where its data is there."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 
 from ml_pipelines.defs.ads_ranking.config import DATASET
 from ml_pipelines.defs.ads_ranking.jobs import JOB_NAME, ads_ranking_daily
-from ml_pipelines.defs.ads_ranking.partitions import DAYS, TIMEZONE
+from ml_pipelines.defs.ads_ranking.partitions import TIMEZONE
 from ml_pipelines.errors import InvalidInput, MlPipelinesError, NotFound
 from ml_pipelines.orchestration.requests import VERSION_TAG, may_ask, request_key
-from ml_pipelines.orchestration.stores import Stores
+from ml_pipelines.orchestration.stores import StoresParam
 
 NAME = "ads_ranking_daily_retrain"
 RETRAIN_AT = "0 3 * * *"
@@ -24,11 +25,10 @@ RETRAIN_AT = "0 3 * * *"
     "isn't there (the sensor asks once it is) or was retrained already.",
 )
 def ads_ranking_daily_retrain(
-    context: dg.ScheduleEvaluationContext, stores: Stores
+    context: dg.ScheduleEvaluationContext, stores: StoresParam
 ) -> dg.RunRequest | dg.SkipReason:
     """Ask for the last whole day of the schedule's time zone."""
-    local = context.scheduled_execution_time.astimezone(DAYS.timezone_info)
-    day = (local.date() - timedelta(days=1)).isoformat()
+    day = last_whole_day(context.scheduled_execution_time, TIMEZONE)
     try:
         version = stores.lake().partition(DATASET, day).data_version
         asks = may_ask(stores.runs(), JOB_NAME, day, version, by=NAME)
@@ -41,3 +41,9 @@ def ads_ranking_daily_retrain(
     return dg.RunRequest(
         run_key=request_key(day, version), partition_key=day, tags={VERSION_TAG: version[:63]}
     )
+
+
+def last_whole_day(tick: datetime, timezone: str) -> str:
+    """The local day that had ended when the tick was due, whatever the clocks did that night."""
+    local = tick.astimezone(ZoneInfo(timezone))
+    return (local.date() - timedelta(days=1)).isoformat()

@@ -10,7 +10,7 @@ from ml_pipelines.defs.ads_ranking.jobs import JOB_NAME, ads_ranking_daily
 from ml_pipelines.defs.ads_ranking.partitions import DAYS
 from ml_pipelines.errors import MlPipelinesError
 from ml_pipelines.orchestration.requests import VERSION_TAG, may_ask, request_key
-from ml_pipelines.orchestration.stores import Stores
+from ml_pipelines.orchestration.stores import StoresParam
 
 NAME = "ads_ranking_new_data"
 DAYS_PER_TICK = 50
@@ -24,7 +24,7 @@ DAYS_PER_TICK = 50
     "changed, at most 50 a tick, oldest first.",
 )
 def ads_ranking_new_data(
-    context: dg.SensorEvaluationContext, stores: Stores
+    context: dg.SensorEvaluationContext, stores: StoresParam
 ) -> dg.SensorResult | dg.SkipReason:
     """The cursor holds the data version of every day that was dealt with."""
     try:
@@ -67,9 +67,12 @@ def new_days(
     )
 
 
-def data_event(day: str, version: str) -> dg.AssetMaterialization:
-    """Tells Dagster which data a day has: what was made from other data is stale then."""
-    return dg.AssetMaterialization(
+def data_event(day: str, version: str) -> dg.AssetObservation:
+    """Tells Dagster which data a day has: what was made from other data is stale then.
+
+    An observation, for only that counts as the data version of an asset that others make.
+    """
+    return dg.AssetObservation(
         "impressions",
         partition=day,
         description="Seen complete in the lake.",
