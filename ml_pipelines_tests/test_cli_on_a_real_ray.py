@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from ml_pipelines.settings import CLUSTER_VARIABLE as CLUSTER
+
 SCRIPT = """
 import time
 for number in range(1000):
@@ -53,12 +55,17 @@ class Terminal:
         [job] = json.loads(self.ask("job", "list", "--json"))
         return job
 
-    def processes(self) -> list[str]:
-        """Command lines of what still runs for this home, Ray's included."""
+    def heads(self) -> set[str]:
+        """The marks of the Rays that run for this home."""
+        return {path.stem for path in (self.home / "local" / "heads").glob("*.json")}
+
+    def processes(self, heads: set[str]) -> list[str]:
+        """Command lines of what runs for this home, and of these Rays."""
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("MLP_HOME") == str(self.home):
+                environ = process.environ()
+                if environ.get("MLP_HOME") == str(self.home) or environ.get(CLUSTER) in heads:
                     found.append(" ".join(process.cmdline()))
             except (psutil.Error, OSError):
                 continue
@@ -111,6 +118,10 @@ def test_detach_attach_cancel(terminal: Terminal) -> None:
     assert f"mlp job attach {job['run_key']}" in rest
     assert (job["phase"], job["owner"], job["name"]) == ("RUNNING", "ada", "train")
 
+    heads = terminal.heads()
+    assert heads
+    assert any("gcs_server" in command for command in terminal.processes(heads))
+
     attached = terminal.start("job", "attach", job["run_key"])
     again = until(attached, "tick")
     assert "CANCELLED" in terminal.ask("job", "cancel", job["run_key"], "--reason", "enough")
@@ -125,6 +136,6 @@ def test_detach_attach_cancel(terminal: Terminal) -> None:
     assert shown == sorted(set(shown))
 
     deadline = time.monotonic() + 30
-    while terminal.processes() and time.monotonic() < deadline:
+    while terminal.processes(heads) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert terminal.processes() == []
+    assert terminal.processes(heads) == []
