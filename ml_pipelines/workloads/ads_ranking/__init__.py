@@ -1,0 +1,1 @@
+"""The reference model: will this impression be clicked?"""

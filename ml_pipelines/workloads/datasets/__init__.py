@@ -1,0 +1,1 @@
+"""Where impressions come from: one module a source, all of one schema."""

@@ -1,0 +1,54 @@
+"""Which device a worker computes on: CUDA where GPUs were asked for, the CPU else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ml_pipelines.errors import InvalidInput
+from ml_pipelines.settings import ALLOW_CPU_VARIABLE
+
+if TYPE_CHECKING:
+    import torch
+
+GPUS_VARIABLE = "MLP_GPUS_PER_WORKER"
+
+
+def asked_gpus(environ: Mapping[str, str], *, in_cluster: float, workers: int) -> int:
+    """GPUs that the job asked for, for each of its workers.
+
+    The backend says so in GPUS_VARIABLE; where it does not, the GPUs that Ray found were asked for.
+    """
+    told = environ.get(GPUS_VARIABLE)
+    return int(float(told)) if told else int(in_cluster) // workers
+
+
+def wants_cuda(asked: int, *, visible: float, environ: Mapping[str, str]) -> bool:
+    """Whether to use CUDA; InvalidInput where GPUs were asked for and none is visible."""
+    if not asked or visible:
+        return bool(asked)
+    if environ.get(ALLOW_CPU_VARIABLE) == "1":
+        return False
+    raise InvalidInput(
+        GPUS_VARIABLE,
+        asked,
+        "GPUs a worker were asked for, and Ray sees none",
+        remedy=f"Check the pool's image and GPU resource, or allow CPUs ({ALLOW_CPU_VARIABLE}=1).",
+    )
+
+
+def worker_device(*, cuda: bool) -> torch.device:
+    """This worker's device, with the settings that make its sums repeatable."""
+    import torch
+
+    if not cuda:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InvalidInput(
+            "device", "cuda", "is not visible to this worker", remedy="Check driver and image."
+        )
+    # Read when cuBLAS starts; without it matrix products may differ from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(mode=True)
+    return torch.device("cuda", torch.cuda.current_device())
