@@ -61,8 +61,11 @@ dagster-home: data-name
 run: data-name setup dagster-home
 	@exec env $(HOMES) $(PYTHON) -m ml_pipelines.orchestration.run_day --data $(DATA)
 
+# From the home folder, or Dagster warns that the dagster.yaml here is not the one it uses.
+# `dg dev`, which it recommends, is a package of its own that does no more for one code location.
 dev: data-name setup dagster-home
-	@exec env $(HOMES) .venv/bin/dagster dev -w workspace.yaml -h 127.0.0.1 -p $(PORT)
+	@cd "$(HOME_DIR)" && exec env $(HOMES) PYTHONWARNINGS='ignore:Function `dev_command`' \
+	  $(CURDIR)/.venv/bin/dagster dev -w $(CURDIR)/workspace.yaml -h 127.0.0.1 -p $(PORT)
 
 test: setup
 	@exec $(PYTHON) -m pytest $(ARGS)
