@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ml_pipelines.backends import rayjob
 from ml_pipelines.backends.base import LogChunk, Manifest, Place
@@ -35,6 +35,38 @@ SPAWNS = 4  # as many that never took the lock mean that something is wrong
 LOG_LIMIT = 2**20
 
 
+class StartOperator(Protocol):
+    """Starts an operator of a state folder, which lives on after us."""
+
+    def __call__(self, state: Path, log: Path, idle_head_s: float) -> None: ...
+
+
+def spawn_operator(state: Path, log: Path, idle_head_s: float) -> None:
+    """Start it as nobody's child, with its output in `log`."""
+    too_long = log.exists() and log.stat().st_size > LOG_LIMIT
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if too_long else os.O_APPEND)
+    descriptor = os.open(log, flags, 0o600)
+    # Its own environment carries no job's marks: a driver may start one and end before it.
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MLP_", "RAY_"))
+    }
+    command = [sys.executable, "-m", "ml_pipelines.backends.local.operator", str(state)]
+    try:
+        # The shell goes at once, so that no caller keeps a zombie.
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", *command, f"--idle-head-s={idle_head_s}"],
+            env=env,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+            check=True,
+        )
+    finally:
+        os.close(descriptor)
+
+
 class LocalBackend:
     """RayJobs on this machine. `state` is the folder of `objects.Objects`."""
 
@@ -43,11 +75,13 @@ class LocalBackend:
     def __init__(
         self, state: Path, clock: Clock,
         *, machine: Machine | None = None, idle_head_s: float = IDLE_HEAD_S,
+        start_operator: StartOperator = spawn_operator,
     ) -> None:  # fmt: skip
         self._objects = Objects(state.absolute())
         self._clock = clock
         self._machine = machine or this_machine()
         self._idle_head_s = idle_head_s
+        self._start_operator = start_operator
         self._host = Host(hostname(), f"local-{self._machine.cpus}cpu")
         self._spawned_at: float | None = None
         self._spawns = 0
@@ -156,27 +190,7 @@ class LocalBackend:
                 remedy=f"See the end of {log}.",
             )
         self._spawned_at, self._spawns = now, self._spawns + 1
-        _spawn(self._objects.folder, log, self._idle_head_s)
-
-
-def _spawn(state: Path, log: Path, idle_head_s: float) -> None:
-    too_long = log.exists() and log.stat().st_size > LOG_LIMIT
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if too_long else os.O_APPEND)
-    descriptor = os.open(log, flags, 0o600)
-    # Its own environment carries no job's marks: a driver may start one and end before it.
-    env = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MLP_", "RAY_"))
-    }
-    command = [sys.executable, "-m", "ml_pipelines.backends.local.operator", str(state)]
-    try:
-        # The shell goes at once, so the operator is nobody's child and leaves nobody a zombie.
-        subprocess.run(
-            ["/bin/sh", "-c", '"$@" &', "sh", *command, f"--idle-head-s={idle_head_s}"],
-            env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor,
-            start_new_session=True, check=True,
-        )  # fmt: skip
-    finally:
-        os.close(descriptor)
+        self._start_operator(self._objects.folder, log, self._idle_head_s)
 
 
 def _read_at(path: Path, offset: int, limit: int) -> bytes | None:

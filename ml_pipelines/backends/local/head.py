@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from ml_pipelines.clock import Clock
 
 OBJECT_STORE_BYTES = 300 * 2**20
+# Ray turns 127.0.0.1 into the address of the day; a laptop that changes its network would lose
+# its head. All of 127/8 is loopback on Linux, elsewhere only that one.
+NODE_ADDRESS = "127.0.0.2" if sys.platform == "linux" else ""
 # What a head takes over from the environment of the process that first needed it: nothing that
 # would change a job's outcome, and credentials for the lake.
 _KEPT = frozenset(
@@ -214,6 +217,7 @@ def command(record: HeadRecord) -> list[str]:
         f"--temp-dir={record.folder}/r",
         f"--num-cpus={size.num_cpus}", f"--num-gpus={size.num_gpus}",
         f"--object-store-memory={OBJECT_STORE_BYTES}",
+        *([f"--node-ip-address={NODE_ADDRESS}"] if NODE_ADDRESS else []),
         *(f"--{name}={port}" for name, port in record.ports.items()),
     ]  # fmt: skip
 
