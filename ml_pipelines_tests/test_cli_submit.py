@@ -117,6 +117,15 @@ def test_another_folder_and_exclusions(mlp: Mlp, folder: Path) -> None:
     assert first != second
 
 
+def test_our_own_files_stay(folder: Path) -> None:
+    """A home inside the folder is not packed into itself, run after run."""
+    mlp = Mlp(folder / "state" / "mlp")
+    for _ in range(2):
+        assert mlp("job", "submit", "--", "python", "train.py").exit_code == 0
+    [first, second] = [spec.code for _, spec in mlp.lifecycle.asked("submit")]
+    assert first == second
+
+
 def test_dry_run_prints_the_manifest_and_creates_nothing(mlp: Mlp) -> None:
     """--dry-run prints what would be sent, and leaves no trace."""
     result = mlp("job", "submit", "--dry-run", "--workers", "2", "--", "python", "train.py")

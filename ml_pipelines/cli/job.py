@@ -85,6 +85,7 @@ def submit(
         Request,
         check_command,
         dry_run_of,
+        left_out,
         run_key_of,
         spec_of,
     )
@@ -92,6 +93,7 @@ def submit(
     session: Session = ctx.obj
     request = Request(**options)
     check_command(request.command, folder)
+    exclude = left_out(exclude, folder, session.settings)
     spec = spec_of(request, session.settings)
     run_key = run_key_of(spec, secrets.token_hex(8), session.settings)
     if dry_run:

@@ -88,6 +88,14 @@ def spec_of(request: Request, settings: Settings) -> JobSpec:
     return spec
 
 
+def left_out(exclude: Sequence[str], folder: Path, settings: Settings) -> tuple[str, ...]:
+    """What does not travel: the user's patterns, and our own files where they lie inside."""
+    home, packed = settings.home.resolve(), folder.resolve()
+    if home != packed and home.is_relative_to(packed):
+        return (*exclude, home.relative_to(packed).as_posix())
+    return tuple(exclude)
+
+
 def run_key_of(spec: JobSpec, nonce: str, settings: Settings) -> str:
     """The key of a new job: every submission is one of its own."""
     from ml_pipelines.spec.naming import run_key
