@@ -59,6 +59,7 @@ class FakeControl:
     closed: list[str] = field(default_factory=list)
     results: dict[str, JobEnded] = field(default_factory=dict)
     refuse: bool = False
+    entry_of: Callable[[str], int | None] = lambda _run_key: 7
 
     def submit(self, spec: JobSpec, me: StepIdentity) -> Any:
         if self.refuse:
@@ -84,7 +85,7 @@ class FakeControl:
         self.cancelled.append((run_key, reason, by))
 
     def result_entry(self, run_key: str) -> int | None:
-        return 7 if run_key in self.results else None
+        return self.entry_of(run_key) if run_key in self.results else None
 
     def modules(self) -> list[str]:
         """The workloads that ran, in order."""

@@ -43,7 +43,9 @@ class WorkersConfig(LaunchpadConfig):
 
     pool: str = Field(default="cpu", description="Pool of the workers: a kind of machine, by name.")
     workers: int = Field(default=1, ge=1, le=1000, description="Number of workers, 1 to 1000.")
-    cpu: str = Field(default="", description="CPUs a worker, such as `2` or `500m`; empty: the pool's.")
+    cpu: str = Field(
+        default="", description="CPUs a worker, such as `2` or `500m`; empty: the pool's."
+    )
     memory: str = Field(
         default="", description="Memory a worker, such as `512Mi` or `4Gi`; empty: the pool's."
     )

@@ -86,7 +86,7 @@ def ads_model(
         context,
         module=f"{WORKLOADS}.train",
         cluster=config.cluster(),
-        params=config.params(day=day) | {"image": ray.image(config.pool)},
+        params=config.params(day=day, image=ray.image(config.pool)),
     )
     return results.model(outcome, config, day)
 
@@ -122,7 +122,7 @@ def ads_evaluation(
         context,
         module=f"{WORKLOADS}.evaluate",
         cluster=config.cluster(),
-        params=config.params(day, challenger, champion),
+        params=config.params(challenger=challenger, champion=champion),
     )
     return results.evaluation(outcome, challenger, champion, config)
 
@@ -148,7 +148,7 @@ def ads_champion(
             context,
             module=f"{WORKLOADS}.evaluate",
             cluster=config.cluster(),
-            params=config.params(judged.challenger.partition, judged.challenger, champion),
+            params=config.params(challenger=judged.challenger, champion=champion),
             what=f"again-{tries}",
         )
         return results.judged(outcome, judged.challenger, champion, config)
@@ -174,6 +174,6 @@ def ads_predictions(
         context,
         module=f"{WORKLOADS}.predict",
         cluster=config.cluster(),
-        params=config.params(day, champion),
+        params=config.params(day=day, champion=champion),
     )
     return results.predictions(outcome, champion)

@@ -50,7 +50,10 @@ class TrainConfig(WorkersConfig):
         "on CPUs where it has none, and says so.",
     )
     workers: int = Field(
-        default=2, ge=1, le=LANES, description="Number of workers, 1 to 32; embeddings are shared out."
+        default=2,
+        ge=1,
+        le=LANES,
+        description="Number of workers, 1 to 32; embeddings are shared out.",
     )
     window_days: int = Field(
         default=7, ge=1, le=365, description="Days before the day to train on; days, 1 to 365."
@@ -63,12 +66,14 @@ class TrainConfig(WorkersConfig):
         description="Examples a step over all workers; a multiple of 32, 32 to 1048576.",
     )
     learning_rate: float = Field(
-        default=0.05, ge=1e-6, le=10.0, description="Step size of the embeddings, 0.000001 to 10."
+        default=0.5, ge=1e-6, le=10.0, description="Step size of the embeddings, 0.000001 to 10."
     )
     dense_learning_rate: float = Field(
-        default=0.002, ge=1e-6, le=1.0, description="Step size of the dense part, 0.000001 to 1."
+        default=0.015, ge=1e-6, le=1.0, description="Step size of the dense part, 0.000001 to 1."
     )
-    embedding_dim: int = Field(default=16, ge=1, le=512, description="Numbers an embedding, 1 to 512.")
+    embedding_dim: int = Field(
+        default=16, ge=1, le=512, description="Numbers an embedding, 1 to 512."
+    )
     hash_buckets: int = Field(
         default=2**20,
         ge=1024,
@@ -79,7 +84,10 @@ class TrainConfig(WorkersConfig):
         default=500, ge=1, le=1_000_000, description="Steps between checkpoints, 1 to 1000000."
     )
     seed: int = Field(
-        default=0, ge=0, le=2**31 - 1, description="Seed of weights and data order, 0 to 2147483647."
+        default=0,
+        ge=0,
+        le=2**31 - 1,
+        description="Seed of weights and data order, 0 to 2147483647.",
     )
 
     @field_validator("batch_size")
@@ -89,14 +97,14 @@ class TrainConfig(WorkersConfig):
             raise ValueError(f"is no multiple of {LANES}; write {size // LANES * LANES}")
         return size
 
-    def params(self, *, day: str) -> dict[str, Any]:
-        """The workload's params."""
+    def params(self, *, day: str, image: str) -> dict[str, Any]:
+        """The workload's params; `image` is only remembered with the model."""
         names = (
             "model_name", "window_days", "epochs", "batch_size", "learning_rate",
             "dense_learning_rate", "embedding_dim", "hash_buckets", "workers",
             "checkpoint_steps", "seed",
         )  # fmt: skip
-        return {"day": day, **{name: getattr(self, name) for name in names}}
+        return {"day": day, "image": image, **{name: getattr(self, name) for name in names}}
 
 
 class GateConfig(dg.Config):
@@ -111,8 +119,9 @@ class GateConfig(dg.Config):
     min_gain: float = Field(
         default=0.0,
         ge=0,
-        le=0.5,
-        description="The AUC gained must be above this with the interval's whole width, 0 to 0.5.",
+        le=1,
+        description="The gain in normalised entropy must be above this with its whole interval, "
+        "0 to 1.",
     )
 
 
@@ -120,21 +129,21 @@ class EvaluateConfig(WorkersConfig):
     """The model judged on the day itself, beside champion and baseline."""
 
     pool: str = Field(default="cpu", description="Pool of the workers: a kind of machine, by name.")
-    bootstrap_rounds: int = Field(
-        default=1000, ge=100, le=100_000, description="Resamples for the intervals, 100 to 100000."
+    replicates: int = Field(
+        default=500, ge=10, le=100_000, description="Resamples for the intervals, 10 to 100000."
     )
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Seed of the resamples, 0 to 2147483647.")
+    seed: int = Field(
+        default=0, ge=0, le=2**31 - 1, description="Seed of the resamples, 0 to 2147483647."
+    )
     gate: GateConfig = Field(default=GateConfig(), description="What a challenger must show.")
 
-    def params(
-        self, day: str, challenger: "Challenger", champion: "Champion | None"
-    ) -> dict[str, Any]:
-        """The workload's params."""
+    def params(self, *, challenger: "Challenger", champion: "Champion | None") -> dict[str, Any]:
+        """The workload's params: the day is the one that the challenger was trained for."""
         return {
-            "day": day,
+            "day": challenger.partition,
             "challenger": challenger.model_url,
             "champion": champion.model_url if champion else "",
-            "replicates": self.bootstrap_rounds,
+            "replicates": self.replicates,
             "seed": self.seed,
         }
 
@@ -143,7 +152,15 @@ class PredictConfig(WorkersConfig):
     """The day scored by the champion (Ray Data)."""
 
     pool: str = Field(default="cpu", description="Pool of the workers: a kind of machine, by name.")
+    window_days: int = Field(
+        default=7,
+        ge=1,
+        le=365,
+        description="Days before the day that the baseline learns from, while there is no "
+        "champion; days, 1 to 365.",
+    )
 
-    def params(self, day: str, champion: "Champion | None") -> dict[str, Any]:
+    def params(self, *, day: str, champion: "Champion | None") -> dict[str, Any]:
         """The workload's params."""
-        return {"day": day, "model_url": champion.model_url if champion else ""}
+        model_url = champion.model_url if champion else ""
+        return {"day": day, "model_url": model_url, "window_days": self.window_days}

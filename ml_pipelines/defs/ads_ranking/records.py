@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ml_pipelines.defs.ads_ranking.gate import Outcome
 from ml_pipelines.errors import InvalidData
 from ml_pipelines.orchestration.resource import JobOutcome
+from ml_pipelines.workloads.ads_ranking.gate import Outcome
 
 if TYPE_CHECKING:
     from ml_pipelines.journal.pointer import Champion

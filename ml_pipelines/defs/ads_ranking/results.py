@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ml_pipelines.defs.ads_ranking import gate
 from ml_pipelines.defs.ads_ranking.config import EvaluateConfig, TrainConfig
 from ml_pipelines.defs.ads_ranking.promotion import Promotion
-from ml_pipelines.defs.ads_ranking.records import Challenger, Judged, curve, number, told
+from ml_pipelines.defs.ads_ranking.records import (
+    Challenger,
+    Judged,
+    curve,
+    number,
+    table,
+    told,
+)
 from ml_pipelines.orchestration.resource import JobOutcome
+from ml_pipelines.workloads.ads_ranking import gate
 
 if TYPE_CHECKING:
     from ml_pipelines.journal.pointer import Champion
@@ -41,7 +48,7 @@ def features(
 
 
 def model(outcome: JobOutcome, config: TrainConfig, day: str) -> dg.MaterializeResult[None]:
-    """Final numbers, the loss curve, and what the model was made from."""
+    """Final numbers, the curve, and what the model was made from."""
     result = outcome.result
     challenger = Challenger(
         model_name=config.model_name,
@@ -51,18 +58,16 @@ def model(outcome: JobOutcome, config: TrainConfig, day: str) -> dg.MaterializeR
         model_url=result["model_url"],
         version=result["version"],
     )
-    names = ("loss", "auc", "samples_per_s", "steps", "seconds")
-    return told(
-        outcome,
-        record=challenger,
-        version=challenger.version,
-        **{name: number(result.get(name)) for name in names},
-        **{
-            "model": dg.MetadataValue.url(challenger.model_url),
-            "made from": dg.MetadataValue.json(dict(result.get("provenance") or {})),
-            "curve": curve(result.get("curve") or []),
-        },
-    )
+    numbers = ("loss", "auc", "samples_per_s", "steps", "rows", "clicks", "workers")
+    shown: dict[str, Any] = {name: number(result[name]) for name in numbers}
+    shown |= {
+        "device": result["device"],
+        "window": ", ".join(result["window"]),
+        "dagster/uri": challenger.model_url,
+        "made from": dg.MetadataValue.json(dict(result["provenance"])),
+        "curve": curve(result["curve"]),
+    }
+    return told(outcome, shown, record=challenger, version=challenger.version)
 
 
 def judged(
@@ -87,7 +92,7 @@ def judged(
 def evaluation(
     outcome: JobOutcome, challenger: Challenger, champion: Champion | None, config: EvaluateConfig
 ) -> dg.MaterializeResult[None]:
-    """The three models side by side, with intervals, and the gate as a check."""
+    """The models side by side, with intervals, and the gate as a check."""
     made = judged(outcome, challenger, champion, config)
     check = dg.AssetCheckResult(
         check_name="gate",
@@ -95,31 +100,55 @@ def evaluation(
         description=made.sentence,
         metadata={"outcome": made.outcome, "against": made.against, **config.gate.model_dump()},
     )
-    return told(outcome, record=made, checks=[check], gate=f"{made.outcome}: {made.sentence}")
+    result = outcome.result
+    shown: dict[str, Any] = {
+        "gate": f"{made.outcome}: {made.sentence}",
+        "rows": result["rows"],
+        "clicks": result["clicks"],
+        "models": table([_model_row(name, m) for name, m in result["models"].items()]),
+        "reliability": table(result["reliability"]),
+    }
+    # One number a key, so that each is a line across partitions.
+    for name, numbers in result["models"].items():
+        shown[f"auc {name}"] = number(numbers["auc"]["value"])
+        shown[f"normalised entropy {name}"] = number(numbers["normalised_entropy"]["value"])
+        shown[f"calibration {name}"] = number(numbers["calibration"])
+    for name, gain in result["gain"].items():
+        shown[f"gain over {name}"] = number(gain["value"])
+    return told(outcome, shown, record=made, checks=[check])
 
 
 def champion(promotion: Promotion) -> dg.MaterializeResult[None]:
     """Who serves, since when, and why."""
     now = promotion.champion
-    return told(
-        None,
-        version=now.version if now else "",
-        promoted=promotion.promoted,
-        why=promotion.why,
-        champion=f"{now.partition} ({now.run_key})" if now else "none: the baseline serves",
-        number=now.number if now else 0,
-    )
+    shown = {
+        "promoted": promotion.promoted,
+        "why": promotion.why,
+        "champion": f"{now.partition} ({now.run_key})" if now else "none: the baseline serves",
+        "number": now.number if now else 0,
+        "dagster/uri": now.model_url if now else "",
+    }
+    return told(None, shown, version=now.version if now else "")
 
 
 def predictions(outcome: JobOutcome, champion: Champion | None) -> dg.MaterializeResult[None]:
     """Where the scores lie and whose they are."""
     result = outcome.result
-    return told(
-        outcome,
-        version=result["data_version"],
-        **{
-            "dagster/row_count": result["rows"],
-            "scored by": f"champion of {champion.partition}" if champion else "baseline",
-            "dagster/uri": result["url"],
-        },
-    )
+    shown = {
+        "dagster/row_count": result["rows"],
+        "dagster/uri": result["url"],
+        "scored by": f"champion of {champion.partition}" if champion else "smoothed-CTR baseline",
+        "model": dg.MetadataValue.json(result["model"]),
+    }
+    return told(outcome, shown, version=result["data_version"])
+
+
+def _model_row(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"model": name}
+    for metric in ("auc", "normalised_entropy"):
+        row |= {
+            metric: number(numbers[metric]["value"]),
+            f"{metric} low": number(numbers[metric]["low"]),
+            f"{metric} high": number(numbers[metric]["high"]),
+        }
+    return row | {"calibration": number(numbers["calibration"])}
