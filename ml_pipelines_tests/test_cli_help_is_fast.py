@@ -15,6 +15,7 @@ from ml_pipelines.cli.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+from pathlib import Path
 
 HEAVY = {"dagster", "ray", "torch", "pyarrow", "pandas", "numpy", "pydantic", "obstore", "requests"}
 
@@ -90,3 +91,11 @@ def test_exit_codes_are_documented():
     ).stdout
     codes = [line.split()[0] for line in shown.partition("Exit codes:")[2].splitlines()[1:] if line]
     assert [code for code in codes if code.isdigit()] == ["0", "1", "2", "3", "4", "5", "130"]
+
+
+@pytest.mark.parametrize("words", [words for words in commands() if words], ids=" ".join)
+def test_the_readme_names_every_command(words: tuple[str, ...]) -> None:
+    """No command is missing from the README: on a line of its group."""
+    readme = Path(__file__).parents[1] / "README.md"
+    lines = [line for line in readme.read_text().splitlines() if f"mlp {words[0]}" in line]
+    assert any(words[-1] in line.split() for line in lines)

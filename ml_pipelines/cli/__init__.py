@@ -1,1 +1,1 @@
-"""The command `mlp`: jobs, data and the machine, over the same loop as Dagster."""
+"""The command `mlp`: jobs, data, the machine; over the same loop as Dagster."""

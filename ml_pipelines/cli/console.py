@@ -1,4 +1,4 @@
-"""What a followed job looks like in a terminal: its log on stdout, all about it on stderr."""
+"""How a job looks in a terminal: its log on stdout, its state on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mlp doctor` makes of what it saw: OK, WARN or FAIL, and what to do; pure."""
+"""What `mlp doctor` makes of what it saw: OK, WARN, FAIL, what to do; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The background loop of a detached job: `python -m ml_pipelines.cli.loop RUN_KEY`."""
+"""The background process that follows a detached job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command group `mlp`; sub-commands load when called, errors become one sentence and a code."""
+"""`mlp` itself: commands load when called, errors become a sentence and a code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands act through: settings, the lifecycle, a clock; tests give their own."""
+"""What the commands act through; tests give their own."""
 
 from __future__ import annotations
 

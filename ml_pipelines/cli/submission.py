@@ -1,4 +1,4 @@
-"""From the words of `mlp job submit` to a job spec: every mistake named before anything exists."""
+"""From the words of `mlp job submit` to a job spec, or to what is wrong."""
 
 from __future__ import annotations
 
