@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,8 @@ from ml_pipelines.workloads.report import Run, driver
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Execute = Callable[[Sequence[Mapping[str, str]]], None]
+
 ROW_GROUP_ROWS = 8192
 RECIPE = "1"  # raise it when the same impressions are to give other features
 
@@ -53,8 +55,14 @@ def main() -> None:
         run.result(make_features(run, parse(FeaturesParams, run.params)))
 
 
-def make_features(run: Run, params: FeaturesParams) -> dict[str, Any]:
-    """Make the features that are missing or old, all days in one execution of Ray Data."""
+def make_features(
+    run: Run, params: FeaturesParams, *, execute: Execute | None = None
+) -> dict[str, Any]:
+    """Make the features that are missing or old, all days in one execution of Ray Data.
+
+    `execute` does `write_features` of each item; by default Ray Data does.
+    """
+    execute = execute or by_ray_data
     sources = {day: checked(run.lake.partition(params.dataset, day)) for day in params.days}
     made_from = {
         day: {"data_version": source.data_version, "recipe": RECIPE}
@@ -64,7 +72,7 @@ def make_features(run: Run, params: FeaturesParams) -> dict[str, Any]:
     todo = {day: run.lake.stage(params.output, day) for day in params.days if day not in ready}
     if todo:
         run.progress(f"making features of {len(todo)} day(s)")
-        _by_ray_data(
+        execute(
             [
                 {"source": url, "lake": run.lake.store.url, "path": f"{stage.path}/{number:05d}"}
                 for day, stage in todo.items()
@@ -165,7 +173,8 @@ def _ready(
     }
 
 
-def _by_ray_data(items: Sequence[Mapping[str, str]]) -> None:
+def by_ray_data(items: Sequence[Mapping[str, str]]) -> None:
+    """Write the features of all items, in parallel."""
     import ray.data
 
     ray.data.from_items(list(items), override_num_blocks=len(items)).map(write_features).take_all()

@@ -11,7 +11,7 @@ The result: {"day", "rows", "url", "data_version", "model", "dataset"}.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from ml_pipelines.workloads.ads_ranking.scoring import Scorer, TrainedModel, fit
 from ml_pipelines.workloads.ads_ranking.window import features_day, window_before
 from ml_pipelines.workloads.params import bounded, parse
 from ml_pipelines.workloads.report import Run, driver
+
+Execute = Callable[[Sequence[Mapping[str, str]], Scorer | str], None]
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ def main() -> None:
         run.result(predict(run, parse(PredictParams, run.params)))
 
 
-def predict(run: Run, params: PredictParams) -> dict[str, Any]:
-    """The result described above."""
+def predict(run: Run, params: PredictParams, *, execute: Execute | None = None) -> dict[str, Any]:
+    """The result described above. `execute` scores each item; by default Ray Data does."""
+    execute = execute or by_ray_data
     source = features_day(run.lake, params.features, params.day)
     scorer, model = _scorer(run, params)
     run.progress(f"scoring {source.rows} impressions of {params.day} with {model['kind']}")
@@ -58,7 +61,7 @@ def predict(run: Run, params: PredictParams) -> dict[str, Any]:
         {"source": url, "lake": run.lake.store.url, "path": f"{stage.path}/{number:05d}"}
         for number, url in enumerate(source.files)
     ]
-    _by_ray_data(items, scorer)
+    execute(items, scorer)
     extra = {"model": model, "made_from": {"data_version": source.data_version}}
     made = run.lake.commit(stage, extra=extra)
     return {
@@ -120,7 +123,8 @@ def _scorer(run: Run, params: PredictParams) -> tuple[Scorer | str, dict[str, An
     return fitted_baseline(window), name
 
 
-def _by_ray_data(items: Sequence[Mapping[str, str]], scorer: Scorer | str) -> None:
+def by_ray_data(items: Sequence[Mapping[str, str]], scorer: Scorer | str) -> None:
+    """Score all items with as many actors as fit."""
     import ray.data
 
     ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FEATURES_DATASET = "features_ads_ranking"
 
+# Types as pyarrow writes them out, which is what a partition's marker says: float is 32 bits.
 IMPRESSIONS: dict[str, str] = {
     "impression_id": "int64",
     "event_time": "timestamp[us, tz=UTC]",
@@ -31,9 +32,9 @@ IMPRESSIONS: dict[str, str] = {
     "item_0": "string",
     "item_1": "string",
     "item_2": "string",
-    "affinity": "float32",
-    "item_score": "float32",
-    "propensity": "float32",
+    "affinity": "float",
+    "item_score": "float",
+    "propensity": "float",
 }
 
 # Position is an id too: the three places of a page are not points on a line.
@@ -55,10 +56,10 @@ FEATURES: dict[str, str] = {
     "impression_id": "int64",
     "click": "int8",
     **{f"id_{name}": "int32" for name in ID_FIELDS},
-    **dict.fromkeys(DENSE_FIELDS, "float32"),
+    **dict.fromkeys(DENSE_FIELDS, "float"),
 }
 
-PREDICTIONS: dict[str, str] = {"impression_id": "int64", "prediction": "float32"}
+PREDICTIONS: dict[str, str] = {"impression_id": "int64", "prediction": "float"}
 
 
 def arrow_schema(columns: dict[str, str]) -> pa.Schema:
