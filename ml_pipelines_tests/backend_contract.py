@@ -25,7 +25,7 @@ from ml_pipelines.spec.manifest import RUN_KEY_LABEL
 from ml_pipelines_tests.rayjob_manifests import manifest
 
 ENDS = frozenset({"Complete", "Failed", "ValidationFailed"})
-START_S = 60.0
+START_S = 100.0  # a cold start on a machine that is busy with other tests
 
 TELL_ALL = """
 import json, os, sys

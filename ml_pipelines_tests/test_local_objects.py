@@ -149,6 +149,29 @@ def test_a_damaged_object_is_unavailable(objects: Objects, damage: Callable[[Pat
         objects.get(made.name)
 
 
+def test_a_damaged_object_hides_no_other(objects: Objects):
+    """The operator goes on with the rest."""
+    damaged, _ = objects.create(manifest("job-a"), NOW)
+    objects.path("rayjobs", f"{damaged.name}.json").write_bytes(b"")
+    sound, _ = objects.create(manifest("job-b"), NOW)
+    assert Objects(objects.folder).all() == [sound]
+
+
+def test_another_versions_fields_are_passed_over(objects: Objects):
+    """An operator that was started before an upgrade may write what we don't know, or less."""
+    objects.path("status", "uid.json").write_text('{"job_status": "RUNNING", "new": 1}')
+    assert objects.status("uid") == Status(job_status="RUNNING")
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(objects: Objects):
+    """What can't be written whole isn't there at all."""
+    taken = objects.path("status", "uid.json")
+    taken.mkdir()  # a rename onto a folder fails, as a write to a full disk does
+    with pytest.raises(BackendUnavailable, match="Can't write"):
+        objects.set_status("uid", Status())
+    assert list(objects.path("status").iterdir()) == [taken]
+
+
 def test_only_this_user_may_read(objects: Objects):
     """Tokens and environments lie here: folders are 0700, files 0600."""
     made, _ = objects.create(manifest("job-a"), NOW)

@@ -20,8 +20,8 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ml_pipelines.backends import rayjob
 from ml_pipelines.errors import BackendUnavailable, Refused
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ml_pipelines.backends.base import Manifest
 
+Made = TypeVar("Made")
 TERMINAL = frozenset({"Complete", "Failed", "ValidationFailed"})
 
 
@@ -126,13 +127,16 @@ class Objects:
     def get(self, name: str) -> RayJobObject | None:
         """The RayJob of that name."""
         data = read_json(self._object_path(name))
-        return RayJobObject(**data) if data else None
+        return known_fields(RayJobObject, data) if data else None
 
     def all(self) -> list[RayJobObject]:
         """Every RayJob, oldest first."""
         found = []
         for path in self.path("rayjobs").glob("*.json"):
-            made = self._read(path)
+            try:
+                made = self._read(path)
+            except BackendUnavailable:  # one damaged file must not hide the others
+                continue
             if made is not None:
                 found.append(made)
         return sorted(found, key=RayJobObject.order_key)
@@ -140,7 +144,7 @@ class Objects:
     def status(self, uid: str) -> Status:
         """The operator's last word; an empty status before its first."""
         data = read_json(self.path("status", f"{uid}.json"))
-        return Status(**data) if data else Status()
+        return known_fields(Status, data) if data else Status()
 
     def set_status(self, uid: str, status: Status) -> None:
         """The operator's word."""
@@ -200,7 +204,7 @@ class Objects:
             data = read_json(path)
             if data is None:
                 return None
-            known = self._known[path] = (inode, RayJobObject(**data))
+            known = self._known[path] = (inode, known_fields(RayJobObject, data))
         return known[1]
 
     def _object_path(self, name: str) -> Path:
@@ -208,11 +212,20 @@ class Objects:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a file whole or not at all, for this user alone."""
+    """Write a file whole or not at all, for this user alone; it survives a loss of power.
+
+    Raises BackendUnavailable (a full disk, say).
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with _opened(part) as descriptor:
-        os.write(descriptor, json.dumps(data, indent=1).encode())
-    part.replace(path)
+    try:
+        with _opened(part) as descriptor, os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(json.dumps(data, indent=1).encode())
+            file.flush()
+            os.fsync(descriptor)
+        part.replace(path)
+    except OSError as err:
+        part.unlink(missing_ok=True)
+        raise BackendUnavailable(f"Can't write {path}: {err}.") from err
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -224,6 +237,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as err:
         raise BackendUnavailable(f"Can't read {path}: {err}.") from err
     return data
+
+
+def known_fields(kind: type[Made], data: Mapping[str, Any]) -> Made:
+    """An instance from what another version of us wrote: fields that we don't know are passed over."""
+    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # always a dataclass
+    return kind(**{name: value for name, value in data.items() if name in names})
 
 
 @contextmanager

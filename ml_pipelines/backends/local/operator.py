@@ -331,12 +331,15 @@ def serve(state: Path, clock: Clock, *, idle_head_s: float) -> None:
     )  # fmt: skip
     log.info("operator %s begins", os.getpid())
     operator.adopt()
+    trouble = ""
     while state.exists():
         try:
             busy = operator.step()
-        except (BackendError, OSError):
-            log.exception("a pass failed")
-            busy = True
+            trouble = ""
+        except (BackendError, OSError) as err:
+            if str(err) != trouble:  # not ten times a second
+                log.exception("a pass failed")
+            busy, trouble = True, str(err)
         if not busy and _gave_up_lock(objects, operator, lock):
             log.info("operator %s ends", os.getpid())
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ml_pipelines.backends.local import processes
 from ml_pipelines.backends.local.machine import boot_id
-from ml_pipelines.backends.local.objects import read_json, write_json
+from ml_pipelines.backends.local.objects import known_fields, read_json, write_json
 from ml_pipelines.settings import CLUSTER_VARIABLE
 
 if TYPE_CHECKING:
@@ -61,5 +61,6 @@ def records(folder: Path) -> list[HeadRecord]:
     for path in sorted(folder.glob("*.json")):
         data = read_json(path)
         if data:
-            found.append(HeadRecord(**{**data, "size": Size(**data["size"])}))
+            size = known_fields(Size, data["size"])
+            found.append(known_fields(HeadRecord, {**data, "size": size}))
     return found
