@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ml_pipelines.backends.local.objects import Objects, RayJobObject, Status
-from ml_pipelines.backends.local.operator import Operator
+from ml_pipelines.backends.local.reconciler import Reconciler
 from ml_pipelines.backends.local.sizing import Machine
 from ml_pipelines.clock import FakeClock
 from ml_pipelines_tests.fake_heads import FakeHeads, FakeRay, fake_ray
@@ -28,7 +28,7 @@ class World:
     heads: FakeHeads
     ray: FakeRay
     clock: FakeClock
-    operator: Operator
+    operator: Reconciler
 
     def create(self, run_key: str = "job", **more: Any) -> RayJobObject:
         self.clock.advance(1)
@@ -49,7 +49,7 @@ class World:
         return status.job_status, status.deployment_status, status.reason
 
     def restart(self) -> None:
-        self.operator = Operator(
+        self.operator = Reconciler(
             self.objects, self.heads, self.clock, machine=MACHINE, idle_head_s=60
         )
         self.operator.adopt()
@@ -67,7 +67,7 @@ def world(tmp_path: Path, clock: FakeClock) -> Iterator[World]:
         objects = Objects(tmp_path / "state")
         objects.prepare()
         heads = FakeHeads(ray, tmp_path / "heads")
-        operator = Operator(objects, heads, clock, machine=MACHINE, idle_head_s=60)
+        operator = Reconciler(objects, heads, clock, machine=MACHINE, idle_head_s=60)
         yield World(objects, heads, ray, clock, operator)
         for head in heads.started:
             head.forget()
@@ -264,7 +264,7 @@ def test_jobs_wait_for_the_machine_in_order(world: World):
     world.pass_by()
     for waiting in (third, fourth):
         assert world.words(waiting) == ("", "Suspended", "")
-        assert "2 other job(s) of this machine hold 2 of its 2" in world.status(waiting).message
+        assert world.status(waiting).message == "2 other jobs on this machine hold 2 of its 2 CPUs"
     world.ray.end(world.status(first).job_id, "SUCCEEDED")
     world.pass_by(3, seconds=2)
     assert world.words(third)[1] == "Running"

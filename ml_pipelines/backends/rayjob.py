@@ -1,4 +1,4 @@
-"""Reading a RayJob manifest: names, labels, worker groups, runtime environment."""
+"""Reads a RayJob manifest: names, labels, groups, runtime environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local backend: RayJobs on a real Ray on this machine, played by an operator process."""
+"""The local backend: RayJobs on a real Ray of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One RayJob on one ready head: submitted once, watched until it ends.
+"""One RayJob on one ready head: submitted once, watched to its end.
 
 Watching is cheap, for the job needs the CPUs: Ray's supervisor of a job writes into a file of its
 own when the driver begins and ends, so a look at the file's size tells when to ask the Jobs API.

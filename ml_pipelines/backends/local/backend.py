@@ -1,6 +1,6 @@
-"""The local backend: writes RayJob objects, keeps an operator alive, reads what it reports.
+"""RayJobs on this machine: written as files, run by an operator.
 
-It never talks to Ray itself; everything it says comes from files that the operator writes, so any
+This side keeps an operator alive and reads what it reports. It never talks to Ray itself; everything it says comes from files that the operator writes, so any
 process of this user on this machine can follow any job.
 """
 

@@ -1,4 +1,4 @@
-"""One Ray head of ours: started, found again after a crash, stopped, its strays reaped.
+"""One Ray head of ours: started, found again, stopped, its strays reaped.
 
 A head is `ray start --head --block` in a session of its own, with its own ports, a short folder
 under /tmp and a token. Everything that it starts inherits MLP_CLUSTER_ID and a working folder

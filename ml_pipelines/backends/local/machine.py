@@ -1,4 +1,4 @@
-"""What this machine has: CPUs, memory, GPUs, and who it is since its last boot."""
+"""What this machine has, and who it is since its last boot."""
 
 from __future__ import annotations
 

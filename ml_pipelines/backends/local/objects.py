@@ -1,4 +1,4 @@
-"""The local RayJob objects: files that a backend creates and the operator gives a status.
+"""The local RayJobs as files: objects, their status, orders, kept logs.
 
     rayjobs/<name>.json     one RayJob: uid, manifest, when it was created
     status/<uid>.json       its KubeRay-shaped status, written by the operator alone

@@ -1,4 +1,4 @@
-"""Finding and ending processes: one by its pid and birth, a cluster's by what they inherit."""
+"""Finds and ends processes, a cluster's by what they inherit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be known of a head to find it again: its record, one file each."""
+"""What must be known of a head to find it again, one file each."""
 
 from __future__ import annotations
 

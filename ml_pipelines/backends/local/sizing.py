@@ -1,7 +1,8 @@
-"""How a manifest's sizes become this machine's: pool sizes shrink, users' numbers hold or refuse.
+"""How a manifest's sizes become this machine's.
 
-Ray's CPUs are logical: the sum of the workers' shares is what the local head offers, and a share
-may be a fraction.
+A pool's sizes shrink; the numbers that the user wrote hold, or are refused. Ray's CPUs are
+logical: the sum of the workers' shares is what the local head offers, and a share may be a
+fraction.
 """
 
 from __future__ import annotations

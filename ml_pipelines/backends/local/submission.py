@@ -1,4 +1,4 @@
-"""What is handed to Ray's Jobs API for a manifest: entrypoint and runtime environment, verbatim."""
+"""What Ray's Jobs API is given for a manifest, verbatim."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def observation(made: RayJobObject, status: Status, *, host: Host, deleting: boo
             workload = WorkloadView(name=made.name, queue=QUEUE, conditions=pending)
         return Observation(rayjob=view, workload=workload)
     plan = LocalPlan.from_json(status.plan)
-    pods = _pods(made, status, plan, host)
+    pods = _pods(made, status, plan=plan, host=host)
     ready = sum(pod.ready for pod in pods if pod.role == "worker")
     return Observation(
         rayjob=view,
@@ -109,48 +109,53 @@ def _cluster_conditions(status: Status) -> dict[str, tuple[str, str, str]]:
     }
 
 
-def _pods(made: RayJobObject, status: Status, plan: LocalPlan, host: Host) -> tuple[PodView, ...]:
-    pods = [_pod(made, status, plan.head, "head", f"{made.name}-head", host)]
-    for group in plan.groups:
-        pods += [
-            _pod(made, status, group, "worker", f"{made.name}-{group.name}-{index}", host)
-            for index in range(group.workers)
-        ]
-    return tuple(pods)
-
-
-def _pod(
-    made: RayJobObject, status: Status, group: GroupPlan, role: str, name: str, host: Host
-) -> PodView:
-    phase = _pod_phase(status)
-    ready = "True" if phase == "Running" else "False"
-    requests: dict[str, float] = {"cpu": group.cpu, "memory": float(group.memory)}
-    if group.gpus:
-        requests["gpu"] = float(group.gpus)
-    lost = phase == "Failed"
-    container = ContainerView(
-        name="ray-head" if role == "head" else "ray-worker",
-        ready=phase == "Running",
-        waiting_reason="ContainerCreating" if phase == "Pending" else "",
-        terminated_reason="Error" if lost else "",
-    )
-    return PodView(
-        name=name,
-        uid=f"{made.uid}-{name.removeprefix(made.name + '-')}",
-        role=role,
-        group=group.name,
-        phase=phase,
-        reason=HEAD_GONE if lost else "",
+def _pods(
+    made: RayJobObject, status: Status, *, plan: LocalPlan, host: Host
+) -> tuple[PodView, ...]:
+    base = PodView(
+        name=made.name,
+        uid=made.uid,
+        role="worker",
+        phase=_pod_phase(status),
+        reason=HEAD_GONE if status.head_lost else "",
         message=status.head_lost,
         node=host.name,
         node_type=host.kind,
-        spot=group.spot,
-        pool=group.pool,
-        requests=requests,
-        conditions={"PodScheduled": ("True", "", ""), "Ready": (ready, "", "")},
-        containers=(container,),
         scheduled_at=_time(status.assigned_at),
         gone_at=_time(status.ended_at),
+    )
+    workers = [
+        _pod(base, group, part=f"{group.name}-{index}")
+        for group in plan.groups
+        for index in range(group.workers)
+    ]
+    return (replace(_pod(base, plan.head, part="head"), role="head"), *workers)
+
+
+def _pod(base: PodView, group: GroupPlan, *, part: str) -> PodView:
+    running = base.phase == "Running"
+    requests: dict[str, float] = {"cpu": group.cpu, "memory": float(group.memory)}
+    if group.gpus:
+        requests["gpu"] = float(group.gpus)
+    container = ContainerView(
+        name="ray-head" if part == "head" else "ray-worker",
+        ready=running,
+        waiting_reason="ContainerCreating" if base.phase == "Pending" else "",
+        terminated_reason="Error" if base.phase == "Failed" else "",
+    )
+    return replace(
+        base,
+        name=f"{base.name}-{part}",
+        uid=f"{base.uid}-{part}",
+        group=group.name,
+        pool=group.pool,
+        spot=group.spot,
+        requests=requests,
+        conditions={
+            "PodScheduled": ("True", "", ""),
+            "Ready": ("True" if running else "False", "", ""),
+        },
+        containers=(container,),
     )
 
 
