@@ -11,6 +11,8 @@ import codecs
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ml_pipelines.backends.base import LogChunk
 
 LINE_LIMIT = 1_000_000  # bytes of one line that are kept
@@ -48,7 +50,11 @@ class LineAssembler:
     def feed(self, data: bytes) -> list[Line]:
         """Take the next bytes; returns the lines that they complete."""
         *whole, rest = data.split(b"\n")
-        lines = [self._end_line(piece, newline=1) for piece in whole]
+        lines = [self._end_line(piece, newline=1) for piece in whole[:1]]
+        if b"\r" in data or max(map(len, whole), default=0) > self._limit:
+            lines += [self._end_line(piece, newline=1) for piece in whole[1:]]
+        else:
+            lines += self._plain(whole[1:])
         self._add(rest)
         return lines
 
@@ -67,15 +73,17 @@ class LineAssembler:
             return []
         return [self._end_line(b"", newline=0)]
 
+    def _plain(self, pieces: list[bytes]) -> Iterator[Line]:
+        """The usual case, made quick: whole lines that are text as they stand."""
+        for piece in pieces:
+            yield Line(piece.decode("utf-8", errors="replace"), self.cursor)
+            self._seen = self.cursor = self.cursor + len(piece) + 1
+
     def _end_line(self, piece: bytes, *, newline: int) -> Line:
-        if self._seen == self.cursor and len(piece) <= self._limit and b"\r" not in piece:
-            text = piece.decode("utf-8", errors="replace")  # the usual case, made quick
-            self._seen += len(piece)
-        else:
-            self._add(piece)
-            text = self._take_part()
-            if self._shown is not None and not text.strip():
-                text = self._shown
+        self._add(piece)
+        text = self._take_part()
+        if self._shown is not None and not text.strip():
+            text = self._shown
         line = Line(text, self.cursor)
         self._seen += newline
         self.cursor = self._seen
