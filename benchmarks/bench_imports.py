@@ -16,8 +16,9 @@ PAIRS = 11
 CALLS = 15
 RATIO_GOAL = 1.15
 HELP_GOAL_S = 0.3
-DAGSTER = (sys.executable, "-c", "import dagster")
-LOCATION = (sys.executable, "-c", "import ml_pipelines.definitions as m; m.defs()")
+# Ended at once: taking dagster's objects apart at exit costs a third of a second, and no loading.
+DAGSTER = (sys.executable, "-c", "import os, dagster; os._exit(0)")
+LOCATION = (sys.executable, "-c", "import os, ml_pipelines.definitions as m; m.defs(); os._exit(0)")
 HELP = (str(Path(sys.executable).with_name("mlp")), "--help")
 NOTHING = (sys.executable, "-c", "pass")
 
@@ -35,6 +36,7 @@ def run() -> list[Row]:
         pairs.append((location, dagster))
     ratio = statistics.median(location / dagster for location, dagster in pairs)
     medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
+    best = [min(column) for column in zip(*pairs, strict=True)]
     helps, nothings = [], []
     for _ in range(CALLS):
         helps.append(_seconds(HELP))
@@ -47,7 +49,8 @@ def run() -> list[Row]:
             "",
             f"<= {RATIO_GOAL}",
             ratio <= RATIO_GOAL,
-            f"{PAIRS} pairs of fresh interpreters; medians: {medians[0]:.2f} s, {medians[1]:.2f} s",
+            f"{PAIRS} pairs of fresh interpreters; medians {medians[0]:.2f} s, {medians[1]:.2f} s; "
+            f"best {best[0]:.2f} s, {best[1]:.2f} s",
         ),
         Row(
             "mlp --help",

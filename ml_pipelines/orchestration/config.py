@@ -8,7 +8,7 @@ checked as the step starts, before anything exists, and are told as one sentence
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -16,9 +16,10 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from ml_pipelines import settings
 from ml_pipelines.errors import InvalidInput
 from ml_pipelines.orchestration.translate import failure_of
-from ml_pipelines.spec.cluster import ClusterSpec
-from ml_pipelines.spec.pools import check_against_pools, load_pools
-from ml_pipelines.spec.validate import explain, parse
+
+# Building the specs' validators takes as long as all else of the code location: when used.
+if TYPE_CHECKING:
+    from ml_pipelines.spec.cluster import ClusterSpec
 
 
 class LaunchpadConfig(dg.Config):
@@ -33,6 +34,8 @@ class LaunchpadConfig(dg.Config):
         try:
             super().__init__(**data)
         except ValidationError as error:
+            from ml_pipelines.spec.validate import explain
+
             raise failure_of(explain(error, root="config", model=type(self))) from None
         except InvalidInput as error:
             raise failure_of(error) from None
@@ -57,6 +60,10 @@ class WorkersConfig(LaunchpadConfig):
 
     def cluster(self) -> ClusterSpec:
         """The Ray cluster that was asked for. Raises InvalidInput where no pool has it."""
+        from ml_pipelines.spec.cluster import ClusterSpec
+        from ml_pipelines.spec.pools import check_against_pools, load_pools
+        from ml_pipelines.spec.validate import parse
+
         group: dict[str, Any] = {"pool": self.pool, "min_workers": self.workers}
         group |= {name: value for name in ("cpu", "memory") if (value := getattr(self, name))}
         try:

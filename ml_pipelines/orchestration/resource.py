@@ -49,12 +49,11 @@ from ml_pipelines.orchestration.translate import (
     failure_of_end,
     succeeded,
 )
-from ml_pipelines.spec.cluster import ClusterSpec
-from ml_pipelines.spec.job import JobSpec, Limits
-from ml_pipelines.spec.validate import parse
 
 if TYPE_CHECKING:
     from ml_pipelines.lifecycle import Job, Platform
+    from ml_pipelines.spec.cluster import ClusterSpec
+    from ml_pipelines.spec.job import JobSpec, Limits
 
 EXPERIMENT_TAG = "experiment"
 
@@ -225,6 +224,9 @@ def _spec(
     limits: Limits | None,
     params: Mapping[str, Any],
 ) -> JobSpec:
+    from ml_pipelines.spec.job import JobSpec, Limits
+    from ml_pipelines.spec.validate import parse
+
     config = settings.load()
     return parse(
         JobSpec,
