@@ -76,7 +76,7 @@ def _million(platform: Platform) -> list[Row]:
             "0",
             complete,
             f"{report['phase']}, {report['heard']:,} heard in {report['lines_s']:.1f} s "
-            f"({report['heard'] / report['lines_s']:,.0f} lines/s), "
+            f"({report['heard'] / report['lines_s']:,.0f} lines/s) with {report['cpu_s']:.1f} s of CPU, "
             f"the end {report['end_s']:.1f} s after the last",
         ),
         Row(

@@ -58,6 +58,7 @@ def main(home: str, count: int) -> None:
         "other": other,
         "lines_s": last - first,
         "end_s": ended - last,
+        "cpu_s": time.process_time(),
         "peak_bytes": peak_memory(),
     }
     print(json.dumps(report))
