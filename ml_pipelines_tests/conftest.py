@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ml_pipelines.clock import FakeClock
+from ml_pipelines_tests.stores import s3_endpoint, s3_url, store
+
+__all__ = ["s3_endpoint", "s3_url", "store"]
 
 
 @pytest.fixture

@@ -7,15 +7,36 @@ whoever reads and by whoever is about to write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ml_pipelines.errors import JournalCorrupt
 from ml_pipelines.journal import entries as kinds
 from ml_pipelines.journal.entries import Entry, Record, Undecodable
+from ml_pipelines.journal.state import (
+    AttemptRecord,
+    Birth,
+    CancelRecord,
+    Claim,
+    Commit,
+    EndRecord,
+    JournalState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+__all__ = [
+    "AttemptRecord",
+    "Birth",
+    "CancelRecord",
+    "Claim",
+    "Commit",
+    "EndRecord",
+    "JournalState",
+    "fold",
+    "why_void",
+]
 
 LOOP = "loop"
 DRIVER = "driver"
@@ -27,126 +48,7 @@ BY_DRIVER = frozenset({kinds.COMMIT, kinds.NOTE, kinds.RELEASE})
 # Cleaning up takes a holder too, so the loop may still be claimed; no driver may.
 AFTER_END = frozenset({kinds.CLEANED, kinds.LEDGER, kinds.LOGS, kinds.RELEASE})
 
-
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """The resolved spec and the place where the job lives; `created_at` is ISO 8601, in UTC."""
-
-    spec: Mapping[str, Any]
-    spec_hash: str
-    backend: str
-    location: str
-    owes_result: bool
-    labels: Mapping[str, str]
-    owner: str
-    name: str
-    created_at: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Who holds the loop, or drives the open attempt. `number` is its entry's.
-
-    `attempt`, `incarnation` (1, 2, … within the attempt) and `cluster` are a driver's.
-    """
-
-    number: int
-    writer: str
-    attempt: int = 0
-    incarnation: int = 0
-    cluster: str = ""
-    released: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
-    """One attempt. `uid` is its RayJob's once that exists; `data` is what its end recorded."""
-
-    number: int
-    name: str
-    opened_at: str
-    uid: str = ""
-    ended: bool = False
-    verdict: Mapping[str, Any] | None = None
-    why: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRecord:
-    """The first cancel. `delete` is whether the job's objects go (they do, unless it says no)."""
-
-    reason: str
-    by: str
-    delete: bool
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Data that counts: `path` in run storage, written before its entry, with its SHA-256."""
-
-    entry: int
-    what: str
-    path: str
-    sha256: str
-    attempt: int
-    incarnation: int
-    at: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class EndRecord:
-    """How the job ended; `durations` in seconds by part."""
-
-    phase: str
-    verdict: Mapping[str, Any] | None
-    result: Mapping[str, Any] | None
-    durations: Mapping[str, float]
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class JournalState:
-    """Everything that counts in a journal, up to entry `tail`.
-
-    `standing` is the last note of the open attempt that names a phase; `logs` maps an attempt's
-    number to what was said of its log; `void` lists entries that do not count, with why.
-    """
-
-    run_key: str
-    tail: int = 0
-    birth: Birth | None = None
-    loop: Claim | None = None
-    driver: Claim | None = None
-    attempts: tuple[AttemptRecord, ...] = ()
-    cancelled: CancelRecord | None = None
-    commits: tuple[Commit, ...] = ()
-    ended: EndRecord | None = None
-    ledger: tuple[Mapping[str, Any], ...] = ()
-    logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    notes: tuple[Mapping[str, Any], ...] = ()
-    standing: Mapping[str, Any] | None = None
-    cleaned: bool = False
-    incarnations: int = 0
-    void: tuple[tuple[int, str], ...] = ()
-
-    @property
-    def open_attempt(self) -> AttemptRecord | None:
-        """The attempt that may run now."""
-        last = self.attempts[-1] if self.attempts else None
-        return last if last is not None and not last.ended and self.ended is None else None
-
-    @property
-    def result(self) -> Commit | None:
-        """The last result that was committed."""
-        return self.latest("result")
-
-    def latest(self, what: str) -> Commit | None:
-        """The last commit of its kind, over all attempts."""
-        return next((each for each in reversed(self.commits) if each.what == what), None)
+UNREAD_BY_SUCCESSOR = "its successor could not read it"
 
 
 def fold(run_key: str, records: Iterable[Record]) -> JournalState:
@@ -158,25 +60,24 @@ def fold(run_key: str, records: Iterable[Record]) -> JournalState:
     records = list(records)
     voided = _voided(records)
     state = JournalState(run_key)
-    pending: tuple[int, ...] = ()
+    unread = 0
     for number, record in enumerate(records, start=1):
         if record.number != number:
             raise JournalCorrupt(f"journal of {run_key}: entry {number} is missing.")
-        if isinstance(record, Undecodable):
-            pending = (*pending, number)
-            state = _voided_by(state, number, f"undecodable: {record.problem}")
-            continue
         if number in voided:
-            state = _voided_by(state, number, "its successor could not read it")
-            continue
-        if unnamed := [each for each in pending if each not in record.voids]:
+            reason = UNREAD_BY_SUCCESSOR
+        elif isinstance(record, Undecodable):
+            unread = unread or number
+            reason = "it can't be read"
+        elif unread:
             raise JournalCorrupt(
-                f"journal of {run_key}: entry {unnamed[0]} can't be read, and entry {number} "
-                "does not void it."
+                f"journal of {run_key}: entry {unread} can't be read, and entry {number} does "
+                "not void it."
             )
-        pending = ()
-        reason = why_void(state, record)
-        state = _voided_by(state, number, reason) if reason else _apply(state, record)
+        elif not (reason := why_void(state, record)):
+            state = _apply(state, record)
+        if reason:
+            state = replace(state, void=(*state.void, (number, reason)))
     return replace(state, tail=len(records))
 
 
@@ -236,10 +137,10 @@ def _not_the_open_one(state: JournalState, number: object) -> str:
 
 
 def _voided(records: list[Record]) -> set[int]:
-    """Decodable entries that their successor, as a writer, could not read.
+    """Entries that their successor, as a writer, could not read.
 
-    It decided without them, so they count for nobody. From the last on: what is void itself
-    voids nothing.
+    It decided without them, so they count for nobody, even where they can be read after all.
+    From the last on: what is void itself voids nothing.
     """
     voided: set[int] = set()
     for record in reversed(records):
@@ -250,10 +151,6 @@ def _voided(records: list[Record]) -> set[int]:
             voided.add(before)
             before -= 1
     return voided
-
-
-def _voided_by(state: JournalState, number: int, reason: str) -> JournalState:
-    return replace(state, void=(*state.void, (number, reason)))
 
 
 def _apply(state: JournalState, entry: Entry) -> JournalState:

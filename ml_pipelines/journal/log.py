@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ml_pipelines.errors import (
     AlreadyExists,
@@ -38,18 +38,14 @@ class Log:
         self._prefix = prefix
         self._clock = clock
         self._budget_s = budget_s
-        self._records: list[Record] = []
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """What was read so far, from entry 1."""
-        return tuple(self._records)
+        self.records: tuple[Record, ...] = ()
+        """What was read so far, from entry 1; another tuple whenever anything changed."""
 
     @property
     def unreadable(self) -> tuple[int, ...]:
         """Numbers of the undecodable entries at the end, which the next entry must void."""
         numbers: list[int] = []
-        for record in reversed(self._records):
+        for record in reversed(self.records):
             if isinstance(record, Entry):
                 break
             numbers.append(record.number)
@@ -57,14 +53,21 @@ class Log:
 
     def refresh(self) -> None:
         """Read what is new. Raises StorageError; JournalCorrupt where a number is missing."""
-        for number in self.unreadable:
+        known = len(self.records)
+        listed = {
+            _number(path)
+            for path in self._store.list(self._prefix, after=self._path(known) if known else "")
+        }
+        for number in range(known + 1, max(listed, default=0) + 1):
+            record = self._look(number)
+            if record is None:
+                self._raise_missing(number, listed=number in listed)
+            self.records = (*self.records, record)
+        for number in self._doubtful():
             # It may have been the answer that was wrong, not the entry.
-            self._records[number - 1] = self._read_surely(number)
-        known = len(self._records)
-        listed = self._store.list(self._prefix, after=self._path(known) if known else "")
-        last = max((_number(path) for path in listed), default=0)
-        for number in range(known + 1, last + 1):
-            self._records.append(self._read_surely(number))
+            record = self._look(number)
+            if isinstance(record, Entry):
+                self.records = (*self.records[: number - 1], record, *self.records[number:])
 
     def append(self, make: Make) -> Entry | None:
         """Append what `make(number, voids)` says; it is asked again for each number that is lost.
@@ -76,12 +79,23 @@ class Log:
         deadline = self._clock.monotonic() + self._budget_s
         while True:
             self._refresh_until(deadline)
-            entry = make(len(self._records) + 1, self.unreadable)
+            entry = make(len(self.records) + 1, self.unreadable)
             if entry is None:
                 return None
             held = self._settle(entry, deadline)
             if isinstance(held, Entry) and held.nonce == entry.nonce:
                 return entry
+
+    def _doubtful(self) -> list[int]:
+        """Numbers of undecodable entries that no later entry voids."""
+        doubtful: list[int] = []
+        voided: tuple[int, ...] = ()
+        for record in reversed(self.records):
+            if isinstance(record, Entry):
+                voided = record.voids
+            elif record.number not in voided:
+                doubtful.append(record.number)
+        return doubtful
 
     def _refresh_until(self, deadline: float) -> None:
         pause = PAUSE_S
@@ -117,7 +131,7 @@ class Log:
                 unclear = True
             held = self._held(entry.number)
             if held is not None:
-                self._records.append(held)
+                self.records = (*self.records, held)
                 return held
             if self._clock.monotonic() >= deadline:
                 raise Undecided(
@@ -129,15 +143,15 @@ class Log:
 
     def _held(self, number: int) -> Record | None:
         try:
-            return self._read_surely(number)
-        except (JournalCorrupt, StorageUnavailable, StorageDenied):
+            return self._look(number)
+        except (StorageUnavailable, StorageDenied):
             return None
 
-    def _read_surely(self, number: int) -> Record:
-        """An entry that is there, read more than once before it is called missing or unreadable."""
+    def _look(self, number: int) -> Record | None:
+        """An entry, looked at more than once before it is called missing or unreadable."""
         found: Record | None = None
-        for read in range(READS):
-            if read:
+        for look in range(READS):
+            if look:
                 self._clock.sleep(PAUSE_S)
             try:
                 found = decode(number, self._store.get(self._path(number)))
@@ -145,9 +159,16 @@ class Log:
                 continue
             if isinstance(found, Entry):
                 return found
-        if found is None:
-            raise JournalCorrupt(f"{self._store.child_url(self._path(number))} is missing.")
         return found
+
+    def _raise_missing(self, number: int, *, listed: bool) -> NoReturn:
+        url = self._store.child_url(self._path(number))
+        if listed:
+            raise StorageUnavailable(f"{url} is listed, but said not to exist.")
+        raise JournalCorrupt(
+            f"{url} is missing, and later entries are there.",
+            remedy="Restore it from the bucket's versions, or start the job anew.",
+        )
 
     def _path(self, number: int) -> str:
         return f"{self._prefix}/{number:08d}.json"

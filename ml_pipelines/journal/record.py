@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ml_pipelines.clock import Clock, SystemClock
 from ml_pipelines.errors import Superseded
 from ml_pipelines.journal import entries as kinds
-from ml_pipelines.journal.entries import Draft, Entry
+from ml_pipelines.journal.entries import Draft, Entry, Record
 from ml_pipelines.journal.fold import Claim, Commit, JournalState, fold, why_void
 from ml_pipelines.journal.log import BUDGET_S, Log
 
@@ -37,6 +37,7 @@ class Journal:
         self._clock = clock or SystemClock()
         self._log = Log(store, journal_prefix(run_key), clock=self._clock, budget_s=budget_s)
         self._state = JournalState(run_key)
+        self._folded: tuple[Record, ...] | None = None
         self._was_read = False
 
     def read(self) -> JournalState:
@@ -134,9 +135,10 @@ class Journal:
         self.append(lambda _: Draft(kinds.RELEASE, {}), role=role, claim=claim)
 
     def _fold(self) -> JournalState:
+        # By identity: an entry may also have become readable.
         records = self._log.records
-        if len(records) != self._state.tail or self._log.unreadable:
-            self._state = fold(self.run_key, records)
+        if records is not self._folded:
+            self._state, self._folded = fold(self.run_key, records), records
         return self._state
 
     def _entry(
