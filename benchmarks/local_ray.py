@@ -40,6 +40,7 @@ def local_ray() -> Iterator[Settings]:
         home.rename(gone)
         _wait_until_gone(home, heads)
         shutil.rmtree(gone)
+        shutil.rmtree(home, ignore_errors=True)  # made anew by an operator that had just begun
 
 
 def head(settings: Settings) -> HeadRecord:
