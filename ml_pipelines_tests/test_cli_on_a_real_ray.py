@@ -31,10 +31,11 @@ class Terminal:
     def __init__(self, home: Path, folder: Path) -> None:
         self.home, self.folder = home, folder
         self.environ = os.environ | {"MLP_HOME": str(home), "MLP_OWNER": "ada"}
+        self.started: list[subprocess.Popen[str]] = []
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """A command in the foreground of its own terminal."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "ml_pipelines.cli", *words],
             cwd=self.folder,
             env=self.environ,
@@ -43,6 +44,16 @@ class Terminal:
             text=True,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Cancel every job, and end what a failed test left."""
+        for job in json.loads(self.ask("job", "list", "--json")):
+            self.ask("job", "cancel", job["run_key"])
+        for process in self.started:
+            process.kill()
+            process.communicate()
 
     def ask(self, *words: str) -> str:
         """What a command prints."""
@@ -80,8 +91,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     (folder / "train.py").write_text(SCRIPT)
     terminal = Terminal(tmp_path / "home", folder)
     yield terminal
-    for job in json.loads(terminal.ask("job", "list", "--json")):
-        terminal.ask("job", "cancel", job["run_key"])
+    terminal.close()
 
 
 def until(process: subprocess.Popen[str], text: str) -> list[str]:
