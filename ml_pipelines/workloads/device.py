@@ -42,6 +42,9 @@ def worker_device(*, cuda: bool) -> torch.device:
     """This worker's device, with the settings that make its sums repeatable."""
     import torch
 
+    # An operation that can't be repeated raises from here on. Filling what is new costs time only.
+    torch.use_deterministic_algorithms(mode=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if not cuda:
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -50,5 +53,4 @@ def worker_device(*, cuda: bool) -> torch.device:
         )
     # Read when cuBLAS starts; without it matrix products may differ from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(mode=True)
     return torch.device("cuda", torch.cuda.current_device())

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -194,10 +195,15 @@ class Committer:
             raise self._met
         with self._condition:
             self._waiting = act
-            self._condition.notify()
+            self._condition.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True, name="commits")
             self._thread.start()
+
+    def drain(self) -> None:
+        """Wait until nothing is asked for any more, or it can't be done."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._waiting is None or self._met is not None)
 
     def _work(self) -> None:
         clock = SystemClock()
@@ -205,12 +211,18 @@ class Committer:
             journal = self._seat.journal()
             while True:
                 with self._condition:
-                    while self._waiting is None:
-                        self._condition.wait()
-                    act, self._waiting = self._waiting, None
-                patiently(lambda: act(journal), say=print, clock=clock)  # noqa: B023
+                    self._condition.wait_for(lambda: self._waiting is not None)
+                    act = self._waiting
+                assert act is not None
+                patiently(partial(act, journal), say=print, clock=clock)
+                with self._condition:
+                    if self._waiting is act:
+                        self._waiting = None
+                    self._condition.notify_all()
         except Exception as err:  # noqa: BLE001  # told by the next `post`
-            self._met = err
+            with self._condition:
+                self._met = err
+                self._condition.notify_all()
 
 
 def code_version() -> str:

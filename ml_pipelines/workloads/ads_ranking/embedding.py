@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.nn.functional import embedding
 
 INIT_BLOCK = 8192  # rows drawn from one random stream; part of the definition of a fresh table
 INIT_SCALE = 0.05
@@ -42,7 +43,8 @@ class Lookup:
 
     def embeddings(self) -> torch.Tensor:
         """(…, dim): a vector for each row that was asked for, in the order of asking."""
-        return self.vectors[self.inverse]
+        # Unlike indexing, whose gradient is summed in the order in which threads happen to come.
+        return embedding(self.inverse, self.vectors)
 
 
 class ShardedTable:
