@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> S
     MLP_RUNS   run storage's URL; default: file://$MLP_HOME/runs
     MLP_POOLS  the pools' YAML file; default: the one that ships with the package
     MLP_BACKEND  `local` (default)
-    MLP_OWNER, MLP_TEAM  who jobs are labelled with; default: $USER, empty
+    MLP_OWNER, MLP_TEAM  who jobs are labelled with; default: who runs this, empty
     """
     env = os.environ if environ is None else environ
     home = Path(env["MLP_HOME"]).expanduser() if env.get("MLP_HOME") else _find_home(cwd)
@@ -59,7 +60,7 @@ def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> S
         runs=(env.get(RUNS_VARIABLE) or f"file://{home}/runs").rstrip("/"),
         pools=Path(pools).expanduser().absolute() if pools else None,
         backend=env.get("MLP_BACKEND") or "local",
-        owner=env.get("MLP_OWNER") or env.get("USER") or "unknown",
+        owner=env.get("MLP_OWNER") or env.get("USER") or _login(),
         team=env.get("MLP_TEAM") or "",
     )
 
@@ -76,3 +77,10 @@ def s3_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
     """The S3 server's URL, where it isn't Amazon's: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL."""
     env = os.environ if environ is None else environ
     return env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or None
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user that no file names
+        return "unknown"
