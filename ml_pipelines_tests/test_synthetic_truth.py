@@ -84,9 +84,9 @@ def test_the_truth_drifts():
             + np.argsort(columns)[category.indices.to_numpy()]
         )
         truth = synthetic.truth(day, 60_000)
-        return (
-            np.bincount(cell, weights=truth)[np.unique(cell)] / np.bincount(cell)[np.unique(cell)]
-        )
+        there = np.unique(cell)
+        clicks, shown = np.bincount(cell, weights=truth), np.bincount(cell)
+        return np.asarray(clicks[there] / shown[there])
 
     first, next_day, later = (rates(DAY + timedelta(days=d)) for d in (0, 1, 20))
     near = np.abs(np.log(next_day / first)).mean()

@@ -45,7 +45,7 @@ from ml_pipelines.workloads.report import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ml_pipelines.journal.record import Journal
 
@@ -127,8 +127,13 @@ def count_clicks(window: Window) -> int:
     return int(clicks)
 
 
-def train_on_ray(run: Run, task: Task) -> tuple[Outcome, int, str]:
-    """Train with Ray Train; the outcome, the number of worker processes, and the device."""
+def train_on_ray(
+    run: Run, task: Task, *, worker: Callable[[dict[str, Any]], Outcome] | None = None
+) -> tuple[Outcome, int, str]:
+    """Train with Ray Train; the outcome, the number of worker processes, and the device.
+
+    `worker` is what runs in every worker, `train_worker` unless somebody wants to measure it.
+    """
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -152,7 +157,7 @@ def train_on_ray(run: Run, task: Task) -> tuple[Outcome, int, str]:
     resources = {"CPU": cpus, "GPU": 1} if cuda else {"CPU": cpus}
     filesystem, path = arrow_filesystem(run.store.child_url(f"{run.prefix}ray-train"))
     trainer: Any = TorchTrainer(
-        _worker,  # type: ignore[arg-type]  # Ray's annotation knows no return value
+        worker or train_worker,  # type: ignore[arg-type]  # Ray's annotation knows no return value
         train_loop_config={"task": task, "seat": run_seat},
         scaling_config=ScalingConfig(
             num_workers=workers, use_gpu=cuda, resources_per_worker=resources
@@ -211,7 +216,7 @@ def commit_checkpoint(journal: Journal, seat: Seat, reported: Mapping[str, Any])
         open_store(seat.runs).delete_prefix(kept[-KEPT_CHECKPOINTS - 1].path)
 
 
-def _worker(given: dict[str, Any]) -> Outcome:
+def train_worker(given: dict[str, Any]) -> Outcome:
     """What Ray Train runs in every worker."""
     import ray.train
 
