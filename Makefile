@@ -59,7 +59,7 @@ dagster-home: data-name
 
 # `exec`: Ctrl-C reaches Python once, and make waits for it to cancel the job.
 run: data-name setup dagster-home
-	@exec env $(HOMES) $(PYTHON) -m ml_pipelines.orchestration.run_day --data $(DATA)
+	@exec env $(HOMES) $(PYTHON) -m ml_pipelines.defs.ads_ranking.run_day --data $(DATA)
 
 # From the home folder, or Dagster warns that the dagster.yaml here is not the one it uses.
 # `dg dev`, which it recommends, is a package of its own that does no more for one code location.

@@ -97,7 +97,7 @@ def test_what_happened_to_the_job_goes_to_the_event_log(step: Step) -> None:
     assert [text for text, _ in step.sink.logged] == [
         "Job key submitted as key-a1 (local).",
         "PENDING: the head starts",
-        "Attempt 1 ended, INFRA: the head is gone Attempt 2 follows in 5 s.",
+        "Attempt 1 ended, INFRA: the head is gone; Attempt 2 follows in 5 s.",
         "a size shrank",
     ]
     assert [warning for _, warning in step.sink.logged] == [False, False, True, True]

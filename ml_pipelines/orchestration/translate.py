@@ -90,13 +90,9 @@ class Translator:
                 self._say(f"Job {event.run_key} {how} as {event.name} ({event.backend}).")
             case PhaseChanged():
                 self._say(f"{event.phase}: {event.sentence}")
-            case AttemptEnded():
-                verdict = event.verdict
-                self._say(
-                    f"Attempt {event.attempt} ended, {verdict.cls}: {verdict.sentence} "
-                    f"{event.decision}",
-                    warning=not verdict.ok,
-                )
+            case AttemptEnded() if not event.verdict.ok:  # a good one is the job's end, said there
+                said = f"Attempt {event.attempt} ended, {event.verdict.cls}: "
+                self._say(f"{said}{event.verdict.sentence}; {event.decision}", warning=True)
             case Notice():
                 self._say(event.sentence, warning=event.warning)
             case JobEnded():
