@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_empty_variables_are_as_good_as_none(tmp_path):
     found = settings.load({"MLP_HOME": str(tmp_path), "MLP_LAKE": "", "MLP_POOLS": "", "USER": ""})
     assert found.lake == f"file://{tmp_path}/lake"
     assert found.pools is None
-    assert found.owner == "unknown"
+    assert found.owner == getpass.getuser()
 
 
 def test_nearest_folder_of_ours(tmp_path):
