@@ -29,10 +29,10 @@ class FaultyStore(Store):
     """Wraps a store. `script` is consumed one fault a call; when it is empty all goes well."""
 
     def __init__(self, inner: Store) -> None:
+        super().__init__(inner.url)
         self.inner = inner
-        self.url = inner.url
         self.script: deque[Fault] = deque()
-        self.rival: Callable[[], None] = lambda: None
+        self.rival: Callable[[], object] = lambda: None
         self.late: list[tuple[str, bytes]] = []
         self.shown_in_half: set[str] = set()
         self._half_in_a_row: Counter[str] = Counter()

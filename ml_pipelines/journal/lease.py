@@ -27,9 +27,16 @@ class Process:
     """
 
     def __init__(
-        self, store: Store, clock: Clock, *, process_id: str = "", threaded: bool = True
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        process_id: str = "",
+        threaded: bool = True,
+        beat_s: float = BEAT_S,
     ) -> None:
         self.id = process_id or f"{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._beat_s = beat_s
         self._store = store
         self._clock = clock
         self._threaded = threaded
@@ -80,7 +87,7 @@ class Process:
                 return  # the lease runs out by itself
 
     def _run(self) -> None:
-        while not self._ended.wait(BEAT_S):
+        while not self._ended.wait(self._beat_s):
             try:
                 self.beat()
             except StorageError:
@@ -124,6 +131,21 @@ class Observer:
             self._seen[process_id] = _Sighting(heartbeat, now)
             return False
         return now - last.since >= CLAIM_TIME_S
+
+    def still_s(self, path: str) -> float:
+        """Seconds for which the object at a path has not changed while we looked, from 0 on.
+
+        Raises StorageError.
+        """
+        try:
+            now, content = self._clock.monotonic(), self._store.get(path)
+        except StorageError:
+            self._seen.pop(path, None)
+            raise
+        last = self._seen.get(path)
+        if last is None or last.heartbeat != content:
+            last = self._seen[path] = _Sighting(content, now)
+        return now - last.since
 
     def _read(self, process_id: str) -> bytes | None:
         try:

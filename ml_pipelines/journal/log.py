@@ -77,13 +77,21 @@ class Log:
         whatever `make` raises.
         """
         deadline = self._clock.monotonic() + self._budget_s
+        entry: Entry | None = None
         while True:
-            self._refresh_until(deadline)
+            try:
+                self._refresh_until(deadline)
+            except StorageUnavailable as error:
+                if entry is None:
+                    raise
+                raise self._undecided(entry.number) from error
+            if entry is not None and self._is_own(entry):
+                return entry  # it could not be read at first
             entry = make(len(self.records) + 1, self.unreadable)
             if entry is None:
                 return None
-            held = self._settle(entry, deadline)
-            if isinstance(held, Entry) and held.nonce == entry.nonce:
+            self._settle(entry, deadline)
+            if self._is_own(entry):
                 return entry
 
     def _doubtful(self) -> list[int]:
@@ -109,7 +117,14 @@ class Log:
                 return
             pause = self._rest(pause)
 
-    def _settle(self, entry: Entry, deadline: float) -> Record:
+    def _is_own(self, entry: Entry) -> bool:
+        """Whether the entry lies there as its number, and its successor could read it."""
+        held, *later = self.records[entry.number - 1 : entry.number + 1]
+        if any(isinstance(each, Entry) and entry.number in each.voids for each in later):
+            return False
+        return isinstance(held, Entry) and held.nonce == entry.nonce
+
+    def _settle(self, entry: Entry, deadline: float) -> None:
         """Write the same bytes at the same number until it is known what that number holds.
 
         Storage is not believed: an error may hide a write, now or later; a success may be none;
@@ -132,14 +147,17 @@ class Log:
             held = self._held(entry.number)
             if held is not None:
                 self.records = (*self.records, held)
-                return held
+                return
             if self._clock.monotonic() >= deadline:
-                raise Undecided(
-                    f"{self._store.child_url(self._path(entry.number))}: storage did not say "
-                    f"within {self._budget_s:.0f} s whether the entry was written.",
-                    remedy="Nothing was done on its account; try again when storage answers.",
-                )
+                raise self._undecided(entry.number)
             pause = self._rest(pause)
+
+    def _undecided(self, number: int) -> Undecided:
+        return Undecided(
+            f"{self._store.child_url(self._path(number))}: storage did not say within "
+            f"{self._budget_s:.0f} s whether the entry was written.",
+            remedy="Nothing was done on its account; try again when storage answers.",
+        )
 
     def _held(self, number: int) -> Record | None:
         try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.clock import Clock, SystemClock
-from ml_pipelines.errors import JournalCorrupt, Refused, Superseded
+from ml_pipelines.errors import InvalidInput, JournalCorrupt, Refused, Superseded
 from ml_pipelines.journal.entries import Entry, Undecodable
 from ml_pipelines.journal.log import Log
 from ml_pipelines.journal.record import Journal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ml_pipelines.storage import Store
 
 PROMOTION = "promotion"
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,10 @@ class Pointer:
     """Who serves now, and who did. Promotions never expire, nor do the models that they name."""
 
     def __init__(self, store: Store, model: str, *, clock: Clock | None = None) -> None:
+        if not _MODEL.fullmatch(model):
+            raise InvalidInput(
+                "model name", model, "is none", remedy="Use letters, digits, `_`, `-`, `.`."
+            )
         self.model = model
         self._store = store
         self._clock = clock or SystemClock()

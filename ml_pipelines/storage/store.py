@@ -7,6 +7,7 @@ Every write is atomic: an object is there whole or not at all.
 
 from __future__ import annotations
 
+import re
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,6 +44,9 @@ REQUEST_TIMEOUT = timedelta(seconds=60)
 RETRY_TIMEOUT = timedelta(seconds=60)
 MAX_RETRIES = 6
 CHUNK_BYTES = 8 * 1024 * 1024
+# What the client says only in words: EPERM, EACCES, EROFS; ENOSPC, EDQUOT; HTTP's codes.
+_DENIED = re.compile(r"os error (1|13|30)\)|40[13] (Forbidden|Unauthorized)")
+_FULL = re.compile(r"os error (28|122)\)")
 SCHEMES = ("file://", "s3://", "gs://", "memory://")
 
 # One store a name, so that two openings of memory://x see each other.
@@ -242,11 +246,10 @@ def _raise_ours(error: Exception, url: str) -> NoReturn:
 
 def _classify(error: Exception) -> tuple[type[StorageError], str]:
     text = str(error)
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError) or any(
-        sign in text for sign in ("os error 13", "os error 30", "403 Forbidden", "401 Unauthor")
-    ):
+    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
+    if denied or _DENIED.search(text):
         return StorageDenied, "Check the credentials and permissions for this URL."
-    if "os error 28" in text or "os error 122" in text:
+    if _FULL.search(text):
         return StorageUnavailable, "The disk is full: make room there."
     if "NoSuchBucket" in text:
         return StorageUnavailable, "Create the bucket, or correct the URL."
