@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 
 from ml_pipelines.errors import (
     BackendUnavailable,
+    JournalCorrupt,
     MlPipelinesError,
-    NotFound,
     StorageError,
+    StorageUnavailable,
     Undecided,
 )
+from ml_pipelines.errors import NotFound as NoSuchJob
 from ml_pipelines.job.events import Event, JobEnded, Notice
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdicts import cancelled
 from ml_pipelines.journal.entries import Draft
 from ml_pipelines.journal.state import JournalState
 from ml_pipelines.lifecycle import ending
-from ml_pipelines.lifecycle.loop import follow
+from ml_pipelines.lifecycle.loop import follow_within
 from ml_pipelines.lifecycle.platform import Platform
-from ml_pipelines.lifecycle.submit import Job, attach
+from ml_pipelines.lifecycle.submit import Job, attach_to_end
 
 CANCEL_S = 25.0  # of the 30 s in which nothing may be left
+RECORD_S = 5.0  # how long deleting waits for run storage, which may hang for a minute
+AGAIN_S = 0.5
 
 
 def cancel(run_key: str, *, platform: Platform, reason: str = "", by: str = "") -> list[Event]:
@@ -30,70 +35,100 @@ def cancel(run_key: str, *, platform: Platform, reason: str = "", by: str = "") 
     Deletes even where run storage can't take the entry, and says so. A job that has ended stays
     as it ended. Raises NotFound, Refused (another machine's job) or BackendUnavailable.
     """
-    try:
-        job = attach(run_key, platform=platform, takeover=True)
-    except NotFound:
-        raise
-    except StorageError as error:
-        return list(_blindly(run_key, platform, reason, by, error))
-    if job.journal.read().ended is not None:
-        return list(follow(job, platform=platform))
-    return list(_cancel(job, platform, reason, by))
+    return list(cancelling(run_key, platform, reason, by))
 
 
-def _cancel(job: Job, platform: Platform, reason: str, by: str) -> Iterator[Event]:
-    recorded = _record(job, reason, by)
-    yield from _delete_all(job.run_key, platform)
-    until = platform.clock.monotonic() + CANCEL_S
-    while recorded is not None and platform.clock.monotonic() < until:
-        platform.clock.sleep(0.5)
-        recorded = _record(job, reason, by)
-    if recorded is not None:
-        yield _unrecorded(job.run_key, recorded)
-        yield JobEnded(job.run_key, Phase.CANCELLED, cancelled(by, reason))
+def cancelling(
+    run_key: str, platform: Platform, reason: str, by: str, *, record_s: float = RECORD_S
+) -> Iterator[Event]:
+    """As `cancel`, told as it happens; deleting waits at most `record_s` for run storage."""
+    clock = platform.clock
+    until = clock.monotonic() + CANCEL_S
+    record = _Record(run_key, platform, reason, by)
+    job = record.within(record_s)
+    if job is None or record.ended is None:
+        yield from _delete_all(run_key, platform, until)
+    while job is None and clock.monotonic() < until:
+        clock.sleep(AGAIN_S)
+        job = record.within(until - clock.monotonic())
+    if job is None:
+        yield _unrecorded(run_key, record.problem)
+        yield JobEnded(run_key, Phase.CANCELLED, cancelled(by, reason))
         return
-    yield from follow(job, platform=platform)
+    yield from follow_within(job, platform, patience_s=CANCEL_S)
 
 
-def _record(job: Job, reason: str, by: str) -> MlPipelinesError | None:
-    """Append the cancel, which is a claim in itself; the error where storage won't take it."""
+class _Record:
+    """The cancel's entry, which is a claim in itself; written by a thread that may be left alone.
 
-    def decide(state: JournalState) -> Draft | None:
+    `ended` is the job's end where it had one before; `problem` is why there is no entry yet.
+    """
+
+    def __init__(self, run_key: str, platform: Platform, reason: str, by: str) -> None:
+        self._run_key = run_key
+        self._platform = platform
+        self._data = {"reason": reason, "by": by}
+        self._thread: Thread | None = None
+        self._job: Job | None = None
+        self._failed: BaseException | None = None
+        self.ended: JournalState | None = None
+        self.problem: MlPipelinesError = StorageUnavailable(
+            f"{platform.store.url} has not answered yet"
+        )
+
+    def within(self, seconds: float) -> Job | None:
+        """The job once the entry stands, None where it doesn't by then; call again to go on.
+
+        Raises what says that there is nothing to cancel from here.
+        """
+        if self._thread is None:
+            self._thread = Thread(target=self._write, name="cancel", daemon=True)
+            self._thread.start()
+        self._thread.join(max(seconds, 0.0))
+        if self._thread.is_alive():
+            return None
+        self._thread = None
+        error, self._failed = self._failed, None
+        if error is None:
+            return self._job
+        temporary = isinstance(error, StorageError | Undecided | JournalCorrupt)
+        if not temporary or isinstance(error, NoSuchJob):
+            raise error
+        assert isinstance(error, MlPipelinesError)
+        self.problem = error
+        return None
+
+    def _write(self) -> None:
+        try:
+            job = attach_to_end(self._run_key, platform=self._platform)
+            job.journal.append(self._draft, role="loop", claim=0)
+            state = job.journal.read()
+            self.ended = state if state.ended is not None else None
+            self._job = job
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            self._failed = error
+
+    def _draft(self, state: JournalState) -> Draft | None:
         if state.ended is not None or state.cancelled is not None:
             return None
-        return Draft("cancel", {"reason": reason, "by": by})
-
-    try:
-        job.journal.append(decide, role="loop", claim=0)
-    except (StorageError, Undecided) as error:
-        return error
-    return None
+        return Draft("cancel", self._data)
 
 
-def _delete_all(run_key: str, platform: Platform) -> Iterator[Event]:
-    until = platform.clock.monotonic() + CANCEL_S
+def _delete_all(run_key: str, platform: Platform, until: float) -> Iterator[Event]:
+    """Whatever bears the run key goes; one that stays after the order was taken is told."""
     while True:
+        left = ["?"]
         try:
-            left = ending.remove(run_key, platform)
+            left = ending.remove_all(run_key, platform)
         except BackendUnavailable:
-            if platform.clock.monotonic() > until:
+            if platform.clock.monotonic() >= until:
                 raise
-            left = ["?"]
         if not left:
             return
-        if platform.clock.monotonic() > until:
+        if platform.clock.monotonic() >= until:
             yield Notice(f"{', '.join(left)} is still there after {CANCEL_S:.0f} s", warning=True)
             return
-        platform.clock.sleep(0.1)
-
-
-def _blindly(
-    run_key: str, platform: Platform, reason: str, by: str, error: StorageError
-) -> Iterator[Event]:
-    """Run storage is away: what bears the run key goes all the same."""
-    yield from _delete_all(run_key, platform)
-    yield _unrecorded(run_key, error)
-    yield JobEnded(run_key, Phase.CANCELLED, cancelled(by, reason))
+        platform.clock.sleep(0.2)
 
 
 def _unrecorded(run_key: str, error: MlPipelinesError) -> Notice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from ml_pipelines import settings
-from ml_pipelines.errors import Refused
+from ml_pipelines.errors import Refused, Superseded
 from ml_pipelines.job.events import Event, Notice
 from ml_pipelines.journal.state import Claim
 from ml_pipelines.lifecycle.platform import Platform
@@ -18,8 +18,8 @@ POLL_S = 1.0
 def hold_loop(job: Job, platform: Platform) -> Generator[Event, None, int]:
     """Claim the loop of a job; returns the claim's number.
 
-    A holder that left in order, died on this machine, or was silent for the claim time is
-    followed; one that lives is waited for, and refused after `PATIENCE_S`.
+    A holder that left in order, or was silent for the claim time, is followed; one that lives is
+    waited for, and refused after `PATIENCE_S`. Raises StorageError, Undecided, JournalCorrupt.
     """
     platform.process.start()
     until = platform.clock.monotonic() + PATIENCE_S
@@ -27,14 +27,19 @@ def hold_loop(job: Job, platform: Platform) -> Generator[Event, None, int]:
     while True:
         holder = job.journal.read().loop
         if holder is None or _free(holder, job, platform):
-            return job.journal.claim_loop().number
-        if not told:
+            try:
+                return job.journal.claim_loop().number
+            except Superseded as error:
+                # Somebody was faster, or an earlier try of ours arrived late: look at them.
+                if platform.clock.monotonic() > until:
+                    raise Refused(error.message, remedy="Try again.") from error
+        elif not told:
             told = True
             yield Notice(
                 f"another process ({holder.writer}) followed this job; going on with it "
                 f"as soon as that is gone, at the latest after {settings.CLAIM_TIME_S:.0f} s"
             )
-        if platform.clock.monotonic() > until:
+        elif platform.clock.monotonic() > until:
             raise Refused(
                 f"job {job.run_key} is followed by {holder.writer}, which lives",
                 remedy=f"See it with: mlp job logs {job.run_key}",
@@ -42,10 +47,14 @@ def hold_loop(job: Job, platform: Platform) -> Generator[Event, None, int]:
         platform.clock.sleep(POLL_S)
 
 
-def _free(holder: Claim, job: Job, platform: Platform) -> bool:
-    return (
-        job.takeover
-        or holder.released
+def held(holder: Claim | None, platform: Platform) -> bool:
+    """Whether a living process follows the job, as far as can be known by now."""
+    return holder is not None and not (
+        holder.released
         or holder.writer == platform.process.id
         or platform.observer.stale(holder.writer)
     )
+
+
+def _free(holder: Claim, job: Job, platform: Platform) -> bool:
+    return job.takeover or not held(holder, platform)

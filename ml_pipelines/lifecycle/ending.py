@@ -4,36 +4,57 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from typing import Any
 
-from ml_pipelines.errors import BackendError, InvalidData, StorageError
+from ml_pipelines.clock import Clock
+from ml_pipelines.errors import BackendError, InvalidData, NotFound, StorageError
 from ml_pipelines.job.events import Event, Notice
 from ml_pipelines.journal import index
 from ml_pipelines.journal.entries import Draft
 from ml_pipelines.journal.state import Commit, JournalState
+from ml_pipelines.lifecycle import exclusive
 from ml_pipelines.lifecycle.logkeeping import TAIL_LINES, LogKeeper, kept_tail
 from ml_pipelines.lifecycle.platform import Platform
-from ml_pipelines.lifecycle.submit import Job, release_exclusive
+from ml_pipelines.lifecycle.submit import Job
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
 from ml_pipelines.storage import Store
 
-GONE_S = 30.0
+READS = 3
+READ_AGAIN_S = 1.0
 
 
-def read_result(store: Store, commit: Commit) -> dict[str, object]:
+def read_result(store: Store, commit: Commit, clock: Clock) -> dict[str, Any]:
     """The result that a workload committed: in the entry itself, or in the object that it names.
 
-    Raises InvalidData when that object's bytes are not what was committed.
+    Raises StorageError while it may still be read, InvalidData once it surely is not there as it
+    was committed.
     """
     if not commit.path:
         return dict(commit.data)
-    data = store.get(commit.path)
-    found = hashlib.sha256(data).hexdigest()
-    if commit.sha256 and found != commit.sha256:
-        raise InvalidData(
-            commit.path, found[:12], f"is not what was committed ({commit.sha256[:12]})"
-        )
-    result: dict[str, object] = json.loads(data)
+    problem = ""
+    for read in range(READS):
+        if read:
+            clock.sleep(READ_AGAIN_S)
+        try:
+            data = store.get(commit.path)
+        except NotFound:
+            problem = "is not there"
+            continue
+        found = hashlib.sha256(data).hexdigest()
+        if not commit.sha256 or found == commit.sha256:
+            return _decoded(commit, data)
+        problem = f"is not what was committed ({commit.sha256[:12]})"
+    raise InvalidData("result", commit.path, problem, remedy="Run the job again.")
+
+
+def _decoded(commit: Commit, data: bytes) -> dict[str, Any]:
+    try:
+        result = json.loads(data)
+    except ValueError as error:
+        raise InvalidData("result", commit.path, f"is no JSON: {error}") from error
+    if not isinstance(result, dict):
+        raise InvalidData("result", commit.path, "is no JSON object")
     return result
 
 
@@ -62,35 +83,22 @@ def last_lines(run_key: str, state: JournalState, store: Store) -> tuple[str, ..
         return ()
 
 
-def remove(run_key: str, platform: Platform, *, keep: str = "") -> list[str]:
-    """Delete every RayJob that bears the run key, but `keep`; returns the names."""
-    found = [v for v in platform.backend.list({RUN_KEY_LABEL: run_key}) if v.name != keep]
+def remove_all(run_key: str, platform: Platform) -> list[str]:
+    """Delete every RayJob of a job that is over; returns the names of those that were there."""
+    found = platform.backend.list({RUN_KEY_LABEL: run_key})
     for view in found:
         platform.backend.delete(view.name, view.uid)
     return [view.name for view in found]
 
 
-def wait_until_gone(job: Job, platform: Platform) -> Iterator[Event]:
-    """Wait until no RayJob bears the run key; says so where that takes too long."""
-    left = remove(job.run_key, platform)
-    until = platform.clock.monotonic() + GONE_S
-    while left and platform.clock.monotonic() < until:
-        platform.clock.sleep(0.2)
-        left = [view.name for view in platform.backend.list({RUN_KEY_LABEL: job.run_key})]
-    if left:
-        yield Notice(
-            f"{', '.join(left)} is still there after {GONE_S:.0f} s; what it writes counts no more",
-            warning=True,
-        )
-
-
 def clean_up(job: Job, platform: Platform, claim: int) -> Generator[Event, None, bool]:
     """After the end: delete what bears the run key, close its logs and its marker.
 
-    Returns whether all of it was done; what was not is left to the keeper.
+    Returns whether all of it was done; what was not is left to the keeper. Raises StorageError,
+    Undecided or JournalCorrupt: what was done then is done again without harm.
     """
     try:
-        remove(job.run_key, platform)
+        remove_all(job.run_key, platform)
     except BackendError as error:
         yield Notice(
             f"could not be cleaned up now: {error.message}; the keeper tries again", warning=True
@@ -119,7 +127,9 @@ def record_log(job: Job, keeper: LogKeeper, attempt: int, claim: int) -> None:
 def close(job: Job, platform: Platform, claim: int) -> None:
     """Leave one summary under the job's day, and take its open marker away."""
     state = job.journal.read()
-    release_exclusive(state, job.run_key, platform)
+    held = state.birth.data.get("exclusive") if state.birth else ""
+    if held:
+        exclusive.release(str(held), job.run_key, platform)
     index.close(platform.store, summary_record(job.run_key, state), now=platform.clock.now())
     job.journal.append(
         lambda now: None if now.cleaned else Draft("cleaned", {}), role="loop", claim=claim

@@ -43,6 +43,11 @@ class LogKeeper:
         """Where the whole log lies once the attempt is over."""
         return self._folder + "driver.log"
 
+    @property
+    def unkept(self) -> int:
+        """Bytes that wait to be written."""
+        return len(self._pending)
+
     def _resume(self) -> int:
         """Where the kept log ends, in bytes of the source."""
         whole = self._store.size(self.path)
@@ -77,7 +82,10 @@ class LogKeeper:
             self._store.create(f"{self._folder}{self.offset:015d}.log", bytes(self._pending[:size]))
         except AlreadyExists:
             # Another follower was first; its bytes are the same, but may be fewer or more.
-            size = min(max(self._resume() - self.offset, 0), len(self._pending))
+            try:
+                size = min(max(self._resume() - self.offset, 0), len(self._pending))
+            except StorageError:
+                return
         except StorageError:
             return
         self.offset += size

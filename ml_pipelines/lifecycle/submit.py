@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from ml_pipelines import settings
-from ml_pipelines.errors import AlreadyExists, JournalCorrupt, NotFound, Refused
+from ml_pipelines.errors import NotFound, Refused
 from ml_pipelines.job.wire import MetricGate
 from ml_pipelines.journal import index
 from ml_pipelines.journal.entries import Draft
 from ml_pipelines.journal.record import Journal
 from ml_pipelines.journal.state import Birth, JournalState
+from ml_pipelines.lifecycle import exclusive as holds
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.spec.job import JobSpec
 from ml_pipelines.spec.manifest import Identity, rayjob, spec_hash
 from ml_pipelines.spec.naming import attempt_name
+from ml_pipelines.spec.validate import explain
 
 
 @dataclass(slots=True)
@@ -49,17 +54,17 @@ def submit(
 
     `exclusive` names what only one unfinished job may work on (a model's partition). Raises
     InvalidInput or DoesNotFit for a spec that can't be run, Refused where the run key belongs to
-    another spec or where another job holds `exclusive`.
+    another spec or another place, or where another job holds `exclusive`.
     """
     manifest = _manifest(spec, run_key, labels, 1, platform)
-    notices = platform.backend.check(manifest)
     digest = spec_hash(manifest)
     journal = platform.journal(run_key)
     state = journal.read()
     adopted = state.birth is not None
+    notices = () if state.ended else platform.backend.check(manifest)
+    if exclusive and not state.ended:
+        holds.take(exclusive, run_key, platform)
     if not adopted:
-        if exclusive:
-            _take(exclusive, run_key, platform)
         index.mark_open(platform.store, run_key)
         birth = _birth(spec, digest, labels, exclusive, platform)
         journal.append(
@@ -68,27 +73,54 @@ def submit(
         state = journal.read()
     assert state.birth is not None
     _must_match(state.birth, digest, run_key)
+    _must_reach(state, run_key, platform)
+    if not state.cleaned:
+        # Again: the keeper may have taken the marker of a birth that was long in coming.
+        index.mark_open(platform.store, run_key)
+    if exclusive and not state.ended:
+        holds.must_hold(exclusive, run_key, platform)
     return Job(run_key, spec, labels, journal, notices=notices, adopted=adopted)
 
 
 def attach(run_key: str, *, platform: Platform, takeover: bool = False) -> Job:
-    """The job of that key, to be followed from here. Raises NotFound, Refused."""
+    """The job of that key, to be followed from here.
+
+    Raises NotFound; Refused where it runs in a place that can't be reached from here, or where its
+    spec was written by a version that this one doesn't understand.
+    """
+    return _attach(run_key, platform, takeover=takeover, to_end_it=False)
+
+
+def attach_to_end(run_key: str, *, platform: Platform) -> Job:
+    """As `attach` with takeover, for a job that will only be stopped or cleaned up.
+
+    That needs no spec: so another version's job can be removed too.
+    """
+    return _attach(run_key, platform, takeover=True, to_end_it=True)
+
+
+def _attach(run_key: str, platform: Platform, *, takeover: bool, to_end_it: bool) -> Job:
     journal = platform.journal(run_key)
     state = journal.read()
-    if state.birth is None:
+    birth = state.birth
+    if birth is None:
         raise NotFound(
             f"there is no job {run_key!r} in {platform.store.url}",
             remedy="See them with: mlp job list",
         )
-    place = platform.backend.place
-    if not state.cleaned and not same_place(state.birth.location, place.location):
-        raise Refused(
-            f"job {run_key} runs on {state.birth.location}, which can't be reached from here "
-            f"({place.location})",
-            remedy="Attach there.",
-        )
-    spec = JobSpec.model_validate_json(_json(state.birth.spec))
-    return Job(run_key, spec, dict(state.birth.labels), journal, adopted=True, takeover=takeover)
+    _must_reach(state, run_key, platform)
+    try:
+        spec = JobSpec.model_validate_json(json.dumps(dict(birth.spec)))
+    except ValidationError as error:
+        if not to_end_it:
+            raise Refused(
+                f"the spec of job {run_key} was written by another version of this package: "
+                f"{explain(error).message}",
+                remedy=f"Follow it with that version, or stop it: mlp job cancel {run_key}",
+            ) from error
+        spec = JobSpec(name="unreadable", entrypoint=("false",))
+    labels = dict(birth.labels)
+    return Job(run_key, spec, labels, journal, adopted=True, takeover=takeover)
 
 
 def same_place(born: str, here: str) -> bool:
@@ -103,13 +135,6 @@ def same_place(born: str, here: str) -> bool:
 def manifest_of(job: Job, attempt: int, platform: Platform) -> dict[str, Any]:
     """The RayJob of one attempt of a job."""
     return _manifest(job.spec, job.run_key, job.labels, attempt, platform)
-
-
-def release_exclusive(state: JournalState, run_key: str, platform: Platform) -> None:
-    """Let the next job have what this one held alone."""
-    key = state.birth.data.get("exclusive") if state.birth else ""
-    if key and _holder(str(key), platform) == run_key:
-        platform.store.delete(_lock(str(key)))
 
 
 def _manifest(
@@ -152,45 +177,12 @@ def _must_match(birth: Birth, digest: str, run_key: str) -> None:
         )
 
 
-def _take(key: str, run_key: str, platform: Platform) -> None:
-    for _ in range(3):
-        try:
-            platform.store.create(_lock(key), run_key.encode())
-        except AlreadyExists:
-            holder = _holder(key, platform)
-            if holder == run_key:
-                return
-            if holder and not _over(holder, platform):
-                raise Refused(
-                    f"{key} is being worked on by job {holder}",
-                    remedy=f"Wait for it, or stop it with: mlp job cancel {holder}",
-                ) from None
-            platform.store.delete(_lock(key))
-        else:
-            return
-    raise Refused(f"{key} is being taken by several jobs at once", remedy="Try again.")
-
-
-def _over(run_key: str, platform: Platform) -> bool:
-    try:
-        state = platform.journal(run_key).read()
-    except JournalCorrupt:
-        return False
-    return state.birth is None or state.ended is not None
-
-
-def _holder(key: str, platform: Platform) -> str:
-    try:
-        return platform.store.get(_lock(key)).decode()
-    except NotFound:
-        return ""
-
-
-def _lock(key: str) -> str:
-    return f"exclusive/{key}"
-
-
-def _json(data: object) -> str:
-    import json
-
-    return json.dumps(data)
+def _must_reach(state: JournalState, run_key: str, platform: Platform) -> None:
+    born, here = state.birth, platform.backend.place
+    assert born is not None
+    if not state.cleaned and not same_place(born.location, here.location):
+        raise Refused(
+            f"job {run_key} runs on {born.location}, which can't be reached from here "
+            f"({here.location})",
+            remedy="Attach there.",
+        )

@@ -1,0 +1,269 @@
+"""Carries out what was decided: one step of a job's life each, told as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from ml_pipelines.errors import (
+    BackendError,
+    BackendRefused,
+    DoesNotFit,
+    InvalidData,
+    MlPipelinesError,
+    Refused,
+    StorageError,
+    Superseded,
+    Undecided,
+)
+from ml_pipelines.job.events import AttemptEnded, Event, Notice, Submitted
+from ml_pipelines.job.observation import RayJobView
+from ml_pipelines.job.phase import Phase
+from ml_pipelines.job.verdict import Verdict, VerdictClass
+from ml_pipelines.journal.entries import Draft
+from ml_pipelines.journal.state import AttemptRecord, JournalState
+from ml_pipelines.lifecycle import ending
+from ml_pipelines.lifecycle.decide import (
+    CleanUp,
+    Close,
+    Create,
+    Finish,
+    Open,
+    Sight,
+    Step,
+    Watch,
+    next_step,
+    result_entry,
+)
+from ml_pipelines.lifecycle.holding import Hold
+from ml_pipelines.lifecycle.submit import manifest_of
+from ml_pipelines.lifecycle.watching import Watched
+from ml_pipelines.spec.manifest import RUN_KEY_LABEL
+
+TICK_S = 0.15  # between two looks; a look at KubeRay reads our own cache, not the server
+GONE_S = 30.0  # how long the next attempt waits for the RayJob of the last one to go
+STRAYS_EVERY_S = 30.0
+
+
+class Steps:
+    """The steps under one hold.
+
+    `watched` is the open attempt as it is seen; `left_behind` is set where the job has ended and
+    its clean-up is left to the keeper; `tail` holds the last lines of the last attempt's log.
+    """
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        self._job = hold.job
+        self._platform = hold.platform
+        self._clock = hold.platform.clock
+        self.watched: Watched | None = None
+        self.left_behind = False
+        self.tail: tuple[str, ...] = ()
+        self._strays_at = self._clock.monotonic()
+
+    @property
+    def sight(self) -> Sight | None:
+        """What is known of the open attempt beyond the journal."""
+        return self.watched.sight if self.watched else None
+
+    def carry_out(self, step: Step) -> Iterator[Event]:
+        """Do it. Raises StorageError, Undecided, BackendError: then it is decided anew."""
+        match step:
+            case Open():
+                yield from self._open(step)
+            case Create():
+                yield from self._create(step.attempt)
+            case Watch():
+                yield from self._watch()
+            case Close():
+                yield from self._close(step)
+            case Finish():
+                self._finish(step)
+            case CleanUp():
+                done = yield from ending.clean_up(self._job, self._platform, self._hold.claim)
+                self.left_behind = not done
+                self._hold.dirty()
+
+    # ── an attempt begins ───────────────────────────────────────────────────────────────────
+
+    def _open(self, step: Open) -> Iterator[Event]:
+        self.watched = None
+        if step.number > 1:
+            yield from self._until_gone()
+        self._wait(step.delay_s)
+        name = self._job.attempt_name(step.number)
+
+        def decide(state: JournalState) -> Draft | None:
+            now = next_step(state, None)
+            if not (isinstance(now, Open) and now.number == step.number):
+                return None
+            return Draft("attempt", {"number": step.number, "name": name})
+
+        self._hold.append(decide)
+
+    def _until_gone(self) -> Iterator[Event]:
+        """Wait until no ended attempt's RayJob is there; says so where that takes too long."""
+        until = self._clock.monotonic() + GONE_S
+        while left := self._remove_ended():
+            if self._clock.monotonic() >= until:
+                yield Notice(
+                    f"{', '.join(left)} is still there after {GONE_S:.0f} s; "
+                    "what it writes counts no more",
+                    warning=True,
+                )
+                return
+            self._clock.sleep(0.5)
+
+    def _remove_ended(self) -> list[str]:
+        """Delete the RayJobs of ended attempts; returns the names of those that were there.
+
+        What is listed before the hold is proved was made under this claim or an older one; so the
+        attempt of a loop that has just taken over is never among it.
+        """
+        listed = self._platform.backend.list({RUN_KEY_LABEL: self._job.run_key})
+        state = self._hold.must_hold()
+        over = {attempt.name for attempt in state.attempts if attempt.ended}
+        found = [view for view in listed if view.name in over]
+        for view in found:
+            if not view.deleting:
+                self._platform.backend.delete(view.name, view.uid)
+        return [view.name for view in found]
+
+    def _wait(self, seconds: float) -> None:
+        until = self._clock.monotonic() + seconds
+        while self._clock.monotonic() < until:
+            self._hold.state()
+            self._clock.sleep(min(TICK_S * 5, seconds))
+
+    def _create(self, attempt: AttemptRecord) -> Iterator[Event]:
+        manifest = manifest_of(self._job, attempt.number, self._platform)
+        self._hold.must_hold()
+        try:
+            view = self._platform.backend.create(manifest)
+        except (BackendRefused, DoesNotFit, Refused) as error:
+            evidence = (error.message,)
+            verdict = Verdict(VerdictClass.CONFIG, error.message, evidence, remedy=error.remedy)
+            sight = Sight(attempt.number, Phase.FAILED, verdict)
+            yield from self._end_attempt(attempt, sight)
+            return
+        record = {"number": attempt.number, "uid": view.uid}
+        try:
+            self._hold.append(
+                lambda state: Draft("created", record) if _still_open(state, attempt) else None
+            )
+        except Superseded:
+            self._withdraw(attempt, view)
+            raise
+        yield Submitted(
+            self._job.run_key,
+            attempt.number,
+            attempt.name,
+            self._platform.backend.name,
+            adopted=self._job.adopted,
+        )
+
+    def _withdraw(self, attempt: AttemptRecord, view: RayJobView) -> None:
+        """It was made too late: others went on meanwhile, perhaps without this attempt."""
+        try:
+            state = self._job.journal.read()
+            if state.cancelled is None and _still_open(state, attempt):
+                return  # they adopt it
+            self._platform.backend.delete(view.name, view.uid)
+        except MlPipelinesError:
+            return  # then the holder removes it, or the keeper
+
+    # ── while it lives ──────────────────────────────────────────────────────────────────────
+
+    def _watch(self) -> Iterator[Event]:
+        watched = self._watching()
+        changes = yield from watched.look()
+        self._hold.note(changes)
+        if watched.ending is not None:
+            state = self._hold.state(fresh=True)
+            watched.judge(state, owes_result=self._job.spec.owes_result)
+            return
+        self._remove_strays()
+        if not watched.log.busy:
+            self._clock.sleep(TICK_S)
+
+    def _watching(self) -> Watched:
+        state = self._hold.state()
+        attempt = state.open_attempt
+        assert attempt is not None
+        if self.watched is None or self.watched.number != attempt.number:
+            self.watched = Watched(self._job, attempt, self._platform, state)
+        return self.watched
+
+    def _remove_strays(self) -> None:
+        """A creation may arrive after its attempt has ended; it runs beside the open one then."""
+        now = self._clock.monotonic()
+        if now - self._strays_at < STRAYS_EVERY_S:
+            return
+        self._strays_at = now
+        if len(self._hold.state().attempts) > 1:
+            try:
+                self._remove_ended()
+            except BackendError:
+                return  # at the next time
+
+    # ── it ends ─────────────────────────────────────────────────────────────────────────────
+
+    def _close(self, step: Close) -> Iterator[Event]:
+        assert self.watched is not None
+        assert self.watched.sight is not None
+        sight = self.watched.sight
+        yield from self._end_attempt(step.attempt, sight, step)
+
+    def _end_attempt(
+        self, attempt: AttemptRecord, sight: Sight, step: Close | None = None
+    ) -> Generator[Event, None, None]:
+        """Record the end, unless a result came in after the verdict was made; then delete."""
+        verdict = step.verdict if step else sight.verdict
+        assert verdict is not None
+        data = {
+            "number": attempt.number,
+            "verdict": verdict.to_json(),
+            "phase": str(step.phase if step else sight.phase),
+            "elapsed_s": round(sight.elapsed_s, 3),
+            "durations": self.watched.durations if self.watched else {},
+        }
+
+        def decide(state: JournalState) -> Draft | None:
+            news = step is not None and sight.result != result_entry(state)
+            return None if news or not _still_open(state, attempt) else Draft("attempt_end", data)
+
+        if not self._hold.append(decide):
+            return
+        yield AttemptEnded(attempt.number, verdict, step.decision.sentence if step else "")
+        try:
+            self._remove_ended()
+        except BackendError as error:
+            yield Notice(f"{attempt.name} can't be deleted now: {error.message}", warning=True)
+        if self.watched is not None:
+            self.tail = self.watched.log.last
+            try:
+                ending.record_log(
+                    self._job, self.watched.log.keeper(), attempt.number, self._hold.claim
+                )
+            except (StorageError, Undecided) as error:
+                yield Notice(f"the log is kept in pieces for now: {error.message}")
+
+    def _finish(self, step: Finish) -> None:
+        state = self._hold.state(fresh=True)
+        phase, verdict = step.phase, step.verdict
+        data: dict[str, Any] = {"durations": ending.total_durations(state)}
+        if phase is Phase.SUCCEEDED and state.result is not None:
+            try:
+                data["result"] = ending.read_result(self._platform.store, state.result, self._clock)
+            except InvalidData as error:
+                phase = Phase.FAILED
+                verdict = Verdict(
+                    VerdictClass.INFRA, error.message, verdict.evidence, remedy=error.remedy
+                )
+        data |= {"phase": str(phase), "verdict": verdict.to_json()}
+        self._hold.append(lambda now: Draft("end", data) if now.ended is None else None)
+
+
+def _still_open(state: JournalState, attempt: AttemptRecord) -> bool:
+    return state.open_attempt is not None and state.open_attempt.number == attempt.number
