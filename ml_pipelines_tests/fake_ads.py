@@ -31,7 +31,9 @@ def evaluation(
         "auc": interval(0.7), "normalised_entropy": interval(0.95), "calibration": 1.02,
         "version": "v",
     }  # fmt: skip
-    gains = {"baseline": interval(over_baseline)} | ({"champion": interval(gain)} if champion else {})
+    gains = {"baseline": interval(over_baseline)} | (
+        {"champion": interval(gain)} if champion else {}
+    )
     return {
         "day": "2019-11-30", "rows": 9000, "clicks": clicks, "champion": champion, "seconds": 1.0,
         "models": {name: dict(model) for name in names}, "gain": gains, "auc_gain": gains,

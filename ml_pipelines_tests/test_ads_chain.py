@@ -106,6 +106,7 @@ def test_the_model_records_what_it_was_made_from(ads: Ads) -> None:
     version = ads.instance.get_latest_data_version_record(dg.AssetKey("ads_model"))
     assert version is not None
     assert version.asset_materialization is not None
+    assert version.asset_materialization.tags is not None
     assert version.asset_materialization.tags["dagster/data_version"] == "model-1"
 
 

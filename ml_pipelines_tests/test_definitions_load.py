@@ -71,6 +71,7 @@ def test_the_job_retries_nothing_by_itself(loaded: dg.Definitions) -> None:
     job = loaded.resolve_job_def("ads_ranking_daily")
     assert job.executor_def.name == "in_process"
     for node in job.nodes:
+        assert isinstance(node.definition, dg.OpDefinition)
         assert node.definition.retry_policy is None, node.name
 
 
@@ -80,9 +81,7 @@ def test_loading_imports_no_engine() -> None:
         "import sys, ml_pipelines.definitions as m; m.defs();"
         "print([n for n in ('ray', 'torch', 'pyarrow', 'obstore', 'pandas') if n in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 
 

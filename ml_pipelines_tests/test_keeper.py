@@ -128,6 +128,6 @@ def test_any_driver_error_of_the_database_counts_as_away() -> None:
 
     from ml_pipelines.orchestration import keeper
 
-    find = keeper._finder(Broken())
+    find = keeper._finder(Broken())  # type: ignore[arg-type]  # all that is read of it
     with pytest.raises(keeper._DatabaseAwayError):
         wanted_by(find)("key", OURS | {"run": "x"})

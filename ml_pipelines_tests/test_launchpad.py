@@ -108,12 +108,16 @@ def test_no_config_at_all_is_valid(ask: Ask) -> None:
     [
         ("ads_model", {"epocs": 3}, 'unexpected config entry "epocs"'),
         ("ads_modle", {}, 'unexpected config entry "ads_modle"'),
-        ("ads_model", {"epochs": "three"}, "Invalid scalar at path root:ops:ads_model:config:epochs"),
+        (
+            "ads_model",
+            {"epochs": "three"},
+            "Invalid scalar at path root:ops:ads_model:config:epochs",
+        ),
         ("ads_evaluation", {"gate": {"min_click": 1}}, 'unexpected config entry "min_click"'),
     ],
     ids=["field", "asset", "type", "nested"],
 )
-def test_the_launchpad_itself_refuses(ask: Ask, op: str, config: dict, said: str) -> None:
+def test_the_launchpad_itself_refuses(ask: Ask, op: str, config: dict[str, Any], said: str) -> None:
     """Unknown and mistyped fields never become a run; the message names the field."""
     kind, message = validity(ask, {"ops": {op: {"config": config}}})
     assert kind == "RunConfigValidationInvalid"

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
-from ml_pipelines.defs.ads_ranking.sensors import DAYS_PER_TICK, ads_ranking_new_data, new_days
 from ml_pipelines.definitions import defs
+from ml_pipelines.defs.ads_ranking.sensors import DAYS_PER_TICK, ads_ranking_new_data, new_days
 from ml_pipelines.orchestration.stores import Stores
 from ml_pipelines.storage import Lake
 from ml_pipelines_tests.lake_days import own_lake, write_day
@@ -23,7 +23,9 @@ class Sensor:
         self.instance, self.cursor = instance, ""
         self.stores = Stores()
 
-    def tick(self, *, keep_cursor: bool = True) -> tuple[list[dg.RunRequest], dg.SensorResult | str]:
+    def tick(
+        self, *, keep_cursor: bool = True
+    ) -> tuple[list[dg.RunRequest], dg.SensorResult | str]:
         with dg.build_sensor_context(
             instance=self.instance,
             cursor=self.cursor,
@@ -32,13 +34,13 @@ class Sensor:
         ) as context:
             result = ads_ranking_new_data(context)
         if isinstance(result, dg.SkipReason):
-            return [], result.skip_message
+            return [], result.skip_message or ""
         assert isinstance(result, dg.SensorResult)
         if keep_cursor:
             self.cursor = result.cursor or ""
         return list(result.run_requests or []), result
 
-    def days(self) -> list[str]:
+    def days(self) -> list[str | None]:
         return [request.partition_key for request in self.tick()[0]]
 
 
@@ -61,6 +63,7 @@ def test_a_new_day_is_asked_for_once(sensor: Sensor, lake: Lake) -> None:
     assert request.run_key == f"2019-11-25:{made.data_version}"
     assert isinstance(result, dg.SensorResult)
     [event] = result.asset_events
+    assert isinstance(event, dg.AssetObservation)
     assert event.tags["dagster/data_version"] == made.data_version
     requests, reason = sensor.tick()
     assert requests == []
@@ -110,11 +113,16 @@ def test_a_tick_that_dies_loses_nothing(sensor: Sensor, lake: Lake) -> None:
 
 def test_many_days_are_worked_through_in_bounded_ticks(sensor: Sensor, lake: Lake) -> None:
     """Case G9: a backlog is asked for 50 a tick, oldest first, and all of it."""
-    days = [f"2020-{month:02d}-{day:02d}" for month in (1, 2, 3, 4) for day in range(1, 31) if (month, day) != (2, 30)]
+    days = [
+        f"2020-{month:02d}-{day:02d}"
+        for month in (1, 2, 3, 4)
+        for day in range(1, 31)
+        if (month, day) != (2, 30)
+    ]
     for day in days:
         write_day(lake, day, rows=1)
     sizes = []
-    asked: list[str] = []
+    asked: list[str | None] = []
     while len(asked) < len(days):
         found = sensor.days()
         assert 0 < len(found) <= DAYS_PER_TICK
@@ -193,7 +201,12 @@ def test_changed_data_makes_what_was_made_of_it_stale(sensor: Sensor, lake: Lake
 
     impressions = dg.AssetSpec("impressions", partitions_def=_days())
     both = dg.Definitions(assets=[impressions, features])
-    dg.materialize([features, impressions], instance=sensor.instance, partition_key="2019-11-25", selection=[features])
+    dg.materialize(
+        [features, impressions],
+        instance=sensor.instance,
+        partition_key="2019-11-25",
+        selection=[features],
+    )
     graph = both.resolve_asset_graph()
 
     def status() -> StaleStatus:

@@ -14,7 +14,7 @@ from ml_pipelines_tests.fake_ray import FakeControl, ended, fake_ray
 
 
 @dg.asset
-def model(context: dg.AssetExecutionContext, ray: RayJobs) -> dg.MaterializeResult:
+def model(context: dg.AssetExecutionContext, ray: RayJobs) -> dg.MaterializeResult[None]:
     outcome = ray.run(context, module="x.train", cluster=ClusterSpec(), params={})
     return dg.MaterializeResult(metadata=dict(outcome.result))
 

@@ -29,9 +29,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def tick(
-    instance: dg.DagsterInstance, at: datetime = TICK
-) -> dg.RunRequest | str:
+def tick(instance: dg.DagsterInstance, at: datetime = TICK) -> dg.RunRequest | str:
     context = dg.build_schedule_context(
         instance=instance,
         scheduled_execution_time=at,
@@ -123,7 +121,7 @@ def test_only_one_of_two_may_ask(lake: Lake) -> None:
 def test_every_local_day_is_meant_once_over_both_changes_of_the_clock(zone: str, hour) -> None:
     """Cases G5, G7: over a year of ticks each local day is asked for exactly once, in order."""
     local = ZoneInfo(zone)
-    start = datetime(2026, 1, 1, *hour, tzinfo=local)
+    start = datetime(2026, 1, 1, hour[0], hour[1], tzinfo=local)
     ticks = [(start + timedelta(days=n)).astimezone(UTC) for n in range(365)]
     days = [last_whole_day(each, zone) for each in ticks]
     first = datetime(2025, 12, 31, tzinfo=UTC).date()

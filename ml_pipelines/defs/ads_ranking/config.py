@@ -114,7 +114,8 @@ class GateConfig(dg.Config):
         default=100,
         ge=1,
         le=1_000_000_000,
-        description="With fewer clicks on the day nothing can be told: the gate says so; clicks.",
+        description="With fewer clicks on the day nothing can be told, and the gate says so; "
+        "clicks, 1 to 1000000000.",
     )
     min_gain: float = Field(
         default=0.0,

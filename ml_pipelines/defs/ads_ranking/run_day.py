@@ -28,7 +28,7 @@ from ml_pipelines.defs.ads_ranking.sensors import data_event
 from ml_pipelines.errors import InvalidInput, MlPipelinesError
 from ml_pipelines.orchestration.console import plain_console
 from ml_pipelines.orchestration.requests import VERSION_TAG
-from ml_pipelines.orchestration.resource import UnretriedRayJobs
+from ml_pipelines.orchestration.resource import RayJobs, UnretriedRayJobs
 from ml_pipelines.orchestration.stores import Stores
 
 if TYPE_CHECKING:
@@ -39,14 +39,17 @@ SYNTHETIC_DAYS = 8
 INTERRUPTED = 130
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one day; 0 when it is green, 1 when it failed, 2 for bad input, 130 for Ctrl-C."""
+def main(argv: Sequence[str] | None = None, *, ray: RayJobs | None = None) -> int:
+    """Run one day; 0 when it is green, 1 when it failed, 2 for bad input, 130 for Ctrl-C.
+
+    `ray` is the seam of tests.
+    """
     given = _arguments(argv)
     try:
         lake = Stores().lake()
         fill(lake, given.data, rows=given.rows)
         day = checked_day(given.day) if given.day else _last_day(lake)
-        return run(day, data=given.data)
+        return run(day, data=given.data, ray=ray or UnretriedRayJobs())
     except MlPipelinesError as error:
         click.echo(error, err=True)
         return error.exit_code
@@ -75,7 +78,7 @@ def fill(lake: Lake, data: str, *, rows: int) -> None:
     click.echo(f"{written} days written in {time.monotonic() - started:.0f} s.")
 
 
-def run(day: str, *, data: str) -> int:
+def run(day: str, *, data: str, ray: RayJobs) -> int:
     """Run the job for a day and print the report; returns the exit code."""
     started = time.monotonic()
     version = Stores().lake().partition(DATASET, day).data_version
@@ -83,7 +86,7 @@ def run(day: str, *, data: str) -> int:
     with instance() as dagster:
         dagster.report_runless_asset_event(data_event(day, version))
         result = (
-            definitions()
+            definitions(ray)
             .resolve_job_def(jobs.JOB_NAME)
             .execute_in_process(
                 partition_key=day,
@@ -99,13 +102,13 @@ def run(day: str, *, data: str) -> int:
     return INTERRUPTED if report.interrupted(result) else 1
 
 
-def definitions() -> dg.Definitions:
-    """The chain as the code location has it, for a run that no daemon retries."""
+def definitions(ray: RayJobs) -> dg.Definitions:
+    """The chain as the code location has it, over this resource."""
     return dg.Definitions(
         assets=[assets.impressions, *jobs.CHAIN],
         asset_checks=[checks.schema_and_volume],
         jobs=[jobs.ads_ranking_daily],
-        resources={"ray": UnretriedRayJobs(), "stores": Stores()},
+        resources={"ray": ray, "stores": Stores()},
         loggers={"console": plain_console},
     )
 
