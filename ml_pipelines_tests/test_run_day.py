@@ -101,7 +101,9 @@ def test_ctrl_c_cancels(ads: Ads, capsys) -> None:
     assert [run_key for run_key, _, _ in ads.control.cancelled] == [
         ads.control.submitted[1][1].run_key
     ]
-    assert "stopped after" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "stopped after" in told
+    assert "ads_model was stopped; its job is cancelled, nothing runs on." in told
 
 
 def test_an_empty_lake_is_filled_once() -> None:

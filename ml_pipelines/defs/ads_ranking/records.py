@@ -51,6 +51,13 @@ class Judged:
     config: Mapping[str, Any]
     metrics: Mapping[str, Any]
 
+    @property
+    def told(self) -> str:
+        """Outcome and reason in one sentence."""
+        if self.sentence.lower().startswith(self.outcome):
+            return self.sentence
+        return f"{self.outcome}: {self.sentence}"
+
     def why_not(self, champion: Champion | None) -> str:
         """Why the challenger isn't to be promoted, in one sentence; empty where it is."""
         if self.outcome != Outcome.BETTER:

@@ -16,18 +16,33 @@ from ml_pipelines.defs.ads_ranking.records import RECORD
 METRICS = {"auc": "AUC", "normalised_entropy": "normalised entropy"}
 
 
-def text(result: dg.ExecuteInProcessResult, *, day: str, data: str, took_s: float) -> str:
-    """The report of a run, whole or as far as it came."""
+def text(
+    result: dg.ExecuteInProcessResult,
+    *,
+    day: str,
+    data: str,
+    took_s: float,
+    planted_auc: float = 0.0,
+) -> str:
+    """The report of a run, whole or as far as it came.
+
+    `planted_auc` is the best that any model can reach, 0 where nobody knows it.
+    """
     told = {asset.key.to_user_string(): _told(result, asset) for asset in CHAIN}
     state = "green" if result.success else "stopped" if interrupted(result) else "FAILED"
     lines = ["", f"{day} ({data}): {state} after {took_s:.0f} s", ""]
     if record := told["ads_evaluation"].get(RECORD):
-        lines += [*_models(record["metrics"]), ""]
+        lines += _models(record["metrics"])
+        if planted_auc:
+            lines.append(f"{'truth':<13}{planted_auc:.4f} is the best AUC there can be")
+        lines.append("")
         lines.append(f"gate         {told['ads_evaluation']['gate']}")
     if champion := told["ads_champion"]:
         lines.append(f"champion     {champion['champion']}")
         if champion["promoted"]:
-            lines.append(f"             promoted: {champion['why']}")
+            lines[-1] += ", promoted just now"
+        elif champion["why"] not in told["ads_evaluation"].get("gate", ""):
+            lines.append(f"             {champion['why']}")
     lines += _places(told)
     lines += [f"times        {_times(told)}"]
     lines += ["", *(_failures(result) if not result.success else []), *_next(data, told)]
@@ -107,6 +122,9 @@ def _failures(result: dg.ExecuteInProcessResult) -> list[str]:
     lines = []
     for event in result.all_events:
         if not event.is_step_failure:
+            continue
+        if interrupted(result):
+            lines.append(f"{event.step_key} was stopped; its job is cancelled, nothing runs on.")
             continue
         failure = event.step_failure_data.user_failure_data
         error = event.step_failure_data.error

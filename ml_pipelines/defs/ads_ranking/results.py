@@ -102,7 +102,7 @@ def evaluation(
     )
     result = outcome.result
     shown: dict[str, Any] = {
-        "gate": f"{made.outcome}: {made.sentence}",
+        "gate": made.told,
         "rows": result["rows"],
         "clicks": result["clicks"],
         "models": table([_model_row(name, m) for name, m in result["models"].items()]),

@@ -96,10 +96,27 @@ def run(day: str, *, data: str, ray: RayJobs) -> int:
                 tags={VERSION_TAG: version[:63], "data": data},
             )
         )
-    click.echo(report.text(result, day=day, data=data, took_s=time.monotonic() - started))
+    took_s = time.monotonic() - started
+    best = planted_auc(Stores().lake(), day) if data == "synthetic" else 0.0
+    click.echo(report.text(result, day=day, data=data, took_s=took_s, planted_auc=best))
     if result.success:
         return 0
     return INTERRUPTED if report.interrupted(result) else 1
+
+
+def planted_auc(lake: Lake, day: str) -> float:
+    """AUC of the truth that made a synthetic day; 0 for a day that the defaults don't make."""
+    import numpy as np
+
+    from ml_pipelines.workloads.ads_ranking import metrics
+    from ml_pipelines.workloads.datasets import synthetic
+
+    click = lake.read(DATASET, day, columns=["click"])["click"].to_numpy()
+    made = synthetic.generate(date.fromisoformat(day), len(click))["click"].to_numpy()
+    if not np.array_equal(click, made):
+        return 0.0
+    truth = synthetic.truth(date.fromisoformat(day), len(click))
+    return metrics.auc(click.astype(np.float64), truth)
 
 
 def definitions(ray: RayJobs) -> dg.Definitions:
