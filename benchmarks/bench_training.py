@@ -145,7 +145,7 @@ def _speed(rounds: list[dict[str, dict[str, Any]]]) -> list[Row]:
             ratio >= 0.95,
             f"{len(rounds)} pairs, {min(ratios):.2f} to {max(ratios):.2f}; "
             f"{samples['ray']:,.0f} and {samples['plain2']:,.0f} samples/s; "
-            f"{'equal' if same else 'DIFFERENT'} losses",
+            f"{'equal' if same else 'DIFFERENT'} models",
         )
     ]
 

@@ -30,7 +30,7 @@ from ml_pipelines.workloads.ads_ranking import data
 from ml_pipelines.workloads.ads_ranking.config import Outcome, Task
 from ml_pipelines.workloads.ads_ranking.embedding import ShardedTable
 from ml_pipelines.workloads.ads_ranking.model import fresh_model
-from ml_pipelines.workloads.ads_ranking.progress import Progress
+from ml_pipelines.workloads.ads_ranking.progress import Progress, Step
 from ml_pipelines.workloads.device import worker_device
 
 if TYPE_CHECKING:
@@ -65,11 +65,8 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.dense.parameters(), lr=config.dense_learning_rate)
         self.step = 0  # over all epochs; the next one to be done
 
-    def train_step(self, rows: data.Rows, slow: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Forward, backward, update at `slow` times the configured learning rates.
-
-        Returns logits and clicks of this worker's rows, detached.
-        """
+    def train_step(self, rows: data.Rows, slow: float) -> Step:
+        """Forward, backward, update at `slow` times the configured learning rates."""
         ids = torch.from_numpy(rows.ids).to(self.device).long() % self.config.hash_buckets
         numbers = torch.from_numpy(rows.dense).to(self.device)
         click = torch.from_numpy(rows.click).to(self.device)
@@ -85,7 +82,7 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=False)
         self.step += 1
-        return logits.detach(), click
+        return Step(logits.detach(), click, loss.detach())
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -193,8 +190,7 @@ def train(
         for rows in plan.batches(
             epoch, rank=trainer.rank, workers=trainer.workers, first_step=first
         ):
-            logits, click = trainer.train_step(rows, slowing(trainer.step, steps))
-            progress.add(logits, click)
+            progress.add(trainer.train_step(rows, slowing(trainer.step, steps)))
             if progress.due():
                 told(progress.since_last())
             if trainer.step % config.checkpoint_steps == 0 and trainer.step < steps:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 EVERY_S = 1.0
 BINS = 4096
@@ -22,6 +22,14 @@ HELD_STEPS = 64
 
 # Not clicked by bin, clicked by bin, summed loss: one array, so that workers are summed in one go.
 Counts = NDArray[np.float64]
+
+
+class Step(NamedTuple):
+    """What a step predicted of a worker's rows before it learned from them, and the summed loss."""
+
+    logits: torch.Tensor
+    click: torch.Tensor
+    loss: torch.Tensor
 
 
 class Progress:
@@ -33,14 +41,14 @@ class Progress:
 
     def start_epoch(self) -> None:
         """Forget everything."""
-        self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._held: list[Step] = []
         self._epoch = np.zeros(2 * BINS + 1)
-        self._recent = np.zeros(2 * BINS + 1)
+        self._told = np.zeros(2 * BINS + 1)  # what of it the last report knew
         self._epoch_started = self._reported = time.monotonic()
 
-    def add(self, logits: torch.Tensor, click: torch.Tensor) -> None:
-        """Keep a step's predictions; counting waits, for on a GPU it would stall the steps."""
-        self._held.append((logits, click))
+    def add(self, step: Step) -> None:
+        """Keep what a step told; counting waits, for on a GPU it would stall the steps."""
+        self._held.append(step)
         if len(self._held) >= HELD_STEPS:
             self._count()
 
@@ -52,9 +60,8 @@ class Progress:
         """Loss and AUC of this worker's rows, samples/s of all workers, since the last report."""
         self._count()
         now = time.monotonic()
-        values = _summary(self._recent, (now - self._reported) / self._workers)
-        self._epoch += self._recent
-        self._recent = np.zeros_like(self._recent)
+        values = _summary(self._epoch - self._told, (now - self._reported) / self._workers)
+        self._told = self._epoch.copy()
         self._reported = now
         return values
 
@@ -62,18 +69,21 @@ class Progress:
         """The same over the whole epoch and all workers; `over_workers` sums an array over them."""
         self._count()
         seconds = time.monotonic() - self._epoch_started
-        return _summary(over_workers(self._epoch + self._recent), seconds)
+        return _summary(over_workers(self._epoch), seconds)
 
     def _count(self) -> None:
         if not self._held:
             return
-        logits = torch.cat([step[0] for step in self._held])
-        click = torch.cat([step[1] for step in self._held])
+        logits = torch.cat([step.logits for step in self._held])
+        click = torch.cat([step.click for step in self._held])
+        losses = [step.loss for step in self._held]
         self._held = []
         bins = ((logits + RANGE) * (BINS / (2 * RANGE))).clamp(0, BINS - 1).nan_to_num(0).long()
         counts = torch.bincount(bins + BINS * click.long(), minlength=2 * BINS)
-        self._recent[:-1] += counts.cpu().numpy()
-        self._recent[-1] += binary_cross_entropy_with_logits(logits, click, reduction="sum").item()
+        self._epoch[:-1] += counts.cpu().numpy()
+        # Step by step, so the sum does not depend on when somebody asked for it.
+        for loss in torch.stack(losses).tolist():
+            self._epoch[-1] += loss
 
 
 def _summary(counts: Counts, seconds: float) -> dict[str, float]:
