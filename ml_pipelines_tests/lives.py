@@ -37,7 +37,7 @@ from ml_pipelines.journal.state import JournalState
 from ml_pipelines.lifecycle import Platform
 from ml_pipelines.lifecycle.cancelling import cancelling
 from ml_pipelines.spec.job import JobSpec, Limits
-from ml_pipelines.spec.manifest import RUN_KEY_LABEL, spec_hash
+from ml_pipelines.spec.manifest import FINISHED_TTL_S, RUN_KEY_LABEL, spec_hash
 from ml_pipelines.spec.pools import load_pools
 from ml_pipelines.storage import Store, StoredObject
 from ml_pipelines_tests.fake_backend import Script, fails, loses_its_head, succeeds
@@ -165,6 +165,8 @@ class RayJob:
     claimed: int = 0
     committed: bool = False
     fenced: bool = False
+    stopped_at: float | None = None
+    expired: bool = False
 
     def status(self, elapsed: float) -> dict[str, Any]:
         """What its script says by now."""
@@ -211,7 +213,23 @@ class Engine:
             self.drive(job)
             if job.deleting_since is not None and self.now() - job.deleting_since >= 4.0:
                 del self.jobs[name]
+            elif self.ended(job) and self.now() - job.created - job.ends_at >= FINISHED_TTL_S:
+                job.expired = True
+                del self.jobs[name]
         return self.jobs
+
+    def ended(self, job: RayJob) -> bool:
+        """Whether the engine has said its last word on it."""
+        return job.kind != "lost head" and self.elapsed(job) >= job.ends_at
+
+    def reboot(self) -> None:
+        """Every driver dies; of those that had not ended, the object may be gone as well."""
+        self.boot = f"boot{int(self.boot.removeprefix('boot')) + 1}"
+        for name, job in list(self.live().items()):
+            if not self.ended(job) and job.stopped_at is None:
+                job.stopped_at = self.now()
+                if self.world.rng.random() < 0.5:
+                    del self.jobs[name]
 
     def create(self, manifest: Manifest) -> RayJobView:
         """Make or adopt; judges whether it may be made."""
@@ -263,8 +281,8 @@ class Engine:
 
     def elapsed(self, job: RayJob) -> float:
         """How long its driver has lived; a RayJob that is being deleted plays no further."""
-        until = self.now() if job.deleting_since is None else job.deleting_since
-        return until - job.created
+        ends = (self.now(), job.deleting_since, job.stopped_at)
+        return min(end for end in ends if end is not None) - job.created
 
     def succeeded(self, job: RayJob) -> bool:
         """Whether its driver has truly ended well."""
@@ -276,7 +294,7 @@ class Engine:
         if job is None:
             return Observation(None)
         changes = job.status(self.elapsed(job))
-        failed = changes.pop("head_failed", False)
+        failed = changes.pop("head_failed", False) or job.stopped_at is not None
         if job.fenced and changes.get("job_status") == "SUCCEEDED":
             changes |= {"job_status": "FAILED", "deployment_status": "Failed",
                         "reason": "AppFailed", "driver_exit_code": 1}  # fmt: skip
@@ -317,6 +335,8 @@ class LifeBackend:
         self.actor.called("backend")
         if self.actor.world.backend_fails():
             raise BackendUnavailable("no answer")
+        if self.actor.world.backend_stumbles():
+            raise RuntimeError("a bug in the backend")
 
     def check(self, manifest: Manifest) -> tuple[str, ...]:
         self._call()
@@ -413,8 +433,8 @@ class Actor:
             return what()
         except Killed:
             return None
-        except MlPipelinesError as error:
-            self.world.note(f"{self.name}: {type(error).__name__}: {error.message}")
+        except (MlPipelinesError, RuntimeError) as error:
+            self.world.note(f"{self.name}: {type(error).__name__}: {error}")
             return error
         finally:
             self.acting = False
@@ -434,7 +454,7 @@ class Actor:
                 if isinstance(event, JobEnded):
                     self.ends.append(event)
 
-        if isinstance(self.act(go_on), MlPipelinesError):
+        if isinstance(self.act(go_on), Exception):
             self.stream = None
 
     def leave(self) -> None:
@@ -468,6 +488,8 @@ class World:
         self.actors: list[Actor] = []
         self.cancelled = False
         self.unwanted = False
+        self.outsider = False
+        self.rebooted = False
         self.calm = False
         self.storage_out = 0
         self.backend_out = 0
@@ -524,6 +546,10 @@ class World:
         if self.rng.random() < 0.1:
             self.backend_out = self.rng.randint(2, 40)
         return True
+
+    def backend_stumbles(self) -> bool:
+        """Whether this call hits a plain bug."""
+        return not self.calm and self.rng.random() < self.backend_rate / 100
 
     def creation_fault(self) -> str:
         """What happens to a POST that arrives."""
@@ -618,8 +644,30 @@ class World:
             self.note(f"{actor.name}: {events}")
             actor.ends += [event for event in events if isinstance(event, JobEnded)]
 
-        actor.act(cancel)
+        answer = actor.act(cancel)
         actor.alive = False
+        if answer is None and actor.ends and self.truth().cancelled:
+            left = [
+                name
+                for name, job in self.engine.jobs.items()
+                if job.deleting_since is None and not job.late
+            ]
+            assert not left, f"cancelled, and {left} runs on"
+
+    def reboots(self) -> None:
+        """The machine, with every process on it."""
+        self.note("the machine is started anew")
+        for actor in self.actors:
+            actor.alive = False
+        self.rebooted = True
+        self.engine.reboot()
+
+    def deletes(self) -> None:
+        """Somebody who has nothing to do with us deletes the RayJob."""
+        for name in list(self.engine.live()):
+            self.note(f"somebody deletes {name}")
+            self.outsider = True
+            self.engine.delete(name, "")
 
     def sweeps(self, *, wanted: bool | None) -> None:
         """One round of the keeper, which knows from before whose heart stood still."""
@@ -643,6 +691,8 @@ class World:
             (0.25, self.cancels),
             (0.8, lambda: self.sweeps(wanted=True)),
             (0.15, lambda: self.sweeps(wanted=False)),
+            (0.1, self.reboots),
+            (0.05, self.deletes),
             (0.8, lambda: self.clock.sleep(self.rng.choice([5.0, 40.0, 130.0, 400.0]))),
         ]
         for actor in following:
@@ -657,6 +707,13 @@ class World:
     def _kill(self, actor: Actor) -> None:
         self.note(f"{actor.name} is killed")
         actor.alive = False
+
+    def next_job_takes_its_place(self) -> None:
+        """What only one job may work on is free once this one is over."""
+        platform = self.actor("next").platform
+        lifecycle.submit(
+            self.spec, run_key="next", labels={}, platform=platform, exclusive="ads/day"
+        )
 
     def bury(self) -> None:
         """Python closes what is left of the dead; whatever they try then, they are dead."""
@@ -693,7 +750,9 @@ class World:
         again = [
             job.view.name
             for job in self.engine.history
-            if not job.late and self.engine.succeeded(job)
+            if not job.late
+            and self.engine.succeeded(job)
+            and not (job.expired and self.rebooted and not self.spec.owes_result)
         ]
         assert not again, f"{again} had succeeded, and attempt {attempt} is created"
         self.note(f"attempt {attempt} is created")
@@ -739,14 +798,18 @@ def judge(world: World) -> None:
         if world.spec.owes_result:
             assert state.result is not None, "silently green: no result"
             assert state.ended.result == state.result.data
-    if truly and not world.cancelled and not world.unwanted:
+    if not (world.cancelled or world.unwanted or world.outsider):
         in_time = [job for job in truly if not job.late]
-        assert phase is Phase.SUCCEEDED or not in_time, f"a success became {phase}"
-    if not world.cancelled and not world.unwanted:
+        # What ended and expired while nobody looked, and owes no result, has left nothing to tell.
+        untold = [job for job in in_time if job.expired and not world.spec.owes_result]
+        assert phase is Phase.SUCCEEDED or in_time == untold, f"a success became {phase}"
         mistakes = [
             job.attempt
             for job in engine.history
-            if job.kind == "mistake" and not job.late and engine.elapsed(job) >= job.ends_at
+            if job.kind == "mistake"
+            and not job.late
+            and engine.elapsed(job) >= job.ends_at
+            and not (job.expired and world.rebooted)
         ]
         assert not mistakes or len(state.attempts) == min(mistakes), "a mistake was tried again"
         assert phase is not Phase.CANCELLED, f"nobody cancelled it: {state.ended.verdict}"
@@ -754,6 +817,7 @@ def judge(world: World) -> None:
     assert not engine.jobs, f"orphaned: {list(engine.jobs)}"
     assert state.cleaned, "not cleaned"
     assert index.open_keys(world.store) == [], "its open marker stayed"
+    world.next_job_takes_its_place()
     told = {end.phase for actor in world.actors for end in actor.ends}
     assert Phase.SUCCEEDED not in told or phase is Phase.SUCCEEDED, "told green, recorded otherwise"
 
@@ -761,6 +825,8 @@ def judge(world: World) -> None:
 def run_life(seed: int, wild: float = 1.0) -> World:
     """Live and judge; a failure says how to replay it, with the story's end."""
     world = World(seed, wild)
+    state = random.getstate()
+    random.seed(seed)  # whoever waits for storage jitters
     try:
         live(world)
         judge(world)
@@ -771,6 +837,7 @@ def run_life(seed: int, wild: float = 1.0) -> World:
             f"replay: run_life({seed}, wild={wild})"
         ) from error
     finally:
+        random.setstate(state)
         world.bury()
     return world
 

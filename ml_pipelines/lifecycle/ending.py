@@ -125,15 +125,23 @@ def record_log(job: Job, keeper: LogKeeper, attempt: int, claim: int) -> None:
 
 
 def close(job: Job, platform: Platform, claim: int) -> None:
-    """Leave one summary under the job's day, and take its open marker away."""
+    """Leave one summary under the job's day, and take its open marker away.
+
+    The marker goes last: as long as anything is to do, the keeper finds the job.
+    """
     state = job.journal.read()
     held = state.birth.data.get("exclusive") if state.birth else ""
     if held:
         exclusive.release(str(held), job.run_key, platform)
-    index.close(platform.store, summary_record(job.run_key, state), now=platform.clock.now())
     job.journal.append(
         lambda now: None if now.cleaned else Draft("cleaned", {}), role="loop", claim=claim
     )
+    file_away(job.run_key, state, platform)
+
+
+def file_away(run_key: str, state: JournalState, platform: Platform) -> None:
+    """From the open jobs to the closed ones. Raises StorageError; again is no harm."""
+    index.close(platform.store, summary_record(run_key, state), now=platform.clock.now())
 
 
 def summary_record(run_key: str, state: JournalState) -> dict[str, object]:

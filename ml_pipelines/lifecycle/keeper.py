@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ml_pipelines.errors import BackendError, JournalError, MlPipelinesError, StorageError
 from ml_pipelines.journal import index
 from ml_pipelines.journal.state import JournalState
+from ml_pipelines.lifecycle import ending
 from ml_pipelines.lifecycle.cancelling import cancel
 from ml_pipelines.lifecycle.claiming import held
 from ml_pipelines.lifecycle.loop import follow_within
@@ -57,8 +58,8 @@ def _settle(
     if not same_place(state.birth.location, platform.backend.place.location):
         return
     if state.cleaned:
-        platform.store.delete(f"open/{key}")
-        yield f"removed the marker of {key}, which was cleaned up before"
+        ending.file_away(key, state, platform)
+        yield f"filed {key} away, which was cleaned up before"
         return
     over = state.ended is not None or state.cancelled is not None
     if not (over or wanted is False) or held(state.loop, platform):

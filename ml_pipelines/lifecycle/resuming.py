@@ -15,18 +15,20 @@ from ml_pipelines.job.verdict import Verdict, VerdictClass
 from ml_pipelines.journal.state import AttemptRecord, JournalState
 
 GONE_LOOKS = 2  # one answer may be a stale replica's
+UNSEEN_S = 30.0  # how long a new object may stay invisible
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
     """What the journal says of one attempt.
 
-    `seen` whether its RayJob was ever seen, `location` where, that is since which boot; `pods`
-    maps uid to name of those that were placed and not seen to go; `head` is the last head's uid,
+    `made` whether its RayJob has been there for longer than it may be invisible, `seen` whether it
+    was ever seen, `location` where, that is since which boot; `pods` maps uid to name of those that were placed and not seen to go; `head` is the last head's uid,
     `cluster` its cluster's name.
     """
 
     attempt: AttemptRecord
+    made: bool = False
     seen: bool = False
     location: str = ""
     pods: Mapping[str, str] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class Past:
 
 
 def past_of(state: JournalState, attempt: AttemptRecord) -> Past:
-    """Gather it from the notes and the ledger."""
+    """Gather it from the notes and the ledger; a driver shows that a RayJob was made, too."""
     notes = [note for note in state.notes if note.get("number") == attempt.number]
     lines = [line for line in state.ledger if line.get("number") == attempt.number]
     placed = [line for line in lines if "scheduled_at" in line]
@@ -44,8 +46,9 @@ def past_of(state: JournalState, attempt: AttemptRecord) -> Past:
     seen = [note for note in notes if note.get("seen")]
     return Past(
         attempt,
+        made=bool(attempt.uid) or state.driver is not None,
         seen=bool(seen),
-        location=str(seen[-1].get("location", "")) if seen else "",
+        location=str(notes[-1].get("location", "")) if notes else "",
         pods={str(p["uid"]): str(p["pod"]) for p in placed if str(p["uid"]) not in gone},
         head=str(heads[-1]["uid"]) if heads else "",
         cluster=str(heads[-1].get("cluster", "")) if heads else "",
@@ -68,9 +71,12 @@ def gone_unseen(past: Past, known: Known, *, location: str) -> Standing | None:
     was deleted, or it had ended and expired: it may have done all that it should, or have been
     cancelled, so it is not run again.
     """
-    if not past.seen or known.seen is not None or known.missing < GONE_LOOKS:
+    if known.seen is not None or known.at is None or known.missing < GONE_LOOKS:
         return None
-    if past.location != location:
+    invisible = past.made and known.at - known.missing_since >= UNSEEN_S
+    if not past.seen and not invisible:
+        return None
+    if past.location not in {"", location}:
         verdict = Verdict(
             VerdictClass.INFRA,
             "the machine was started anew, and the job went with it",

@@ -36,6 +36,7 @@ from ml_pipelines.lifecycle.decide import (
     result_entry,
 )
 from ml_pipelines.lifecycle.holding import Hold
+from ml_pipelines.lifecycle.resuming import past_of
 from ml_pipelines.lifecycle.submit import manifest_of
 from ml_pipelines.lifecycle.watching import Watched
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
@@ -61,6 +62,7 @@ class Steps:
         self.left_behind = False
         self.tail: tuple[str, ...] = ()
         self._strays_at = self._clock.monotonic()
+        self._made = (0, 0.0)  # the attempt that this loop created last, and when
 
     @property
     def sight(self) -> Sight | None:
@@ -147,6 +149,7 @@ class Steps:
             sight = Sight(attempt.number, Phase.FAILED, verdict)
             yield from self._end_attempt(attempt, sight)
             return
+        self._made = (attempt.number, self._clock.boottime())
         record = {"number": attempt.number, "uid": view.uid}
         try:
             self._hold.append(
@@ -192,7 +195,13 @@ class Steps:
         attempt = state.open_attempt
         assert attempt is not None
         if self.watched is None or self.watched.number != attempt.number:
-            self.watched = Watched(self._job, attempt, self._platform, state)
+            number, made_at = self._made
+            self.watched = Watched(
+                self._job,
+                past_of(state, attempt),
+                self._platform,
+                made_at=made_at if number == attempt.number else None,
+            )
         return self.watched
 
     def _remove_strays(self) -> None:

@@ -14,10 +14,10 @@ from ml_pipelines.job.phase import Phase, Standing, phase_of
 from ml_pipelines.job.verdict import VerdictClass
 from ml_pipelines.job.verdicts import verdict_of
 from ml_pipelines.journal.entries import LEDGER, NOTE, Draft
-from ml_pipelines.journal.state import AttemptRecord, JournalState
+from ml_pipelines.journal.state import JournalState
 from ml_pipelines.lifecycle.decide import Sight, result_entry
 from ml_pipelines.lifecycle.platform import Platform
-from ml_pipelines.lifecycle.resuming import gone_unseen, memory_of, past_of
+from ml_pipelines.lifecycle.resuming import UNSEEN_S, Past, gone_unseen, memory_of
 from ml_pipelines.lifecycle.submit import Job
 from ml_pipelines.lifecycle.tailing import LogTail
 
@@ -29,12 +29,12 @@ Look = Generator[Event, None, tuple[Draft, ...]]
 class Watched:
     """The open attempt, seen again and again.
 
-    `ending` is set once the attempt has ended, `sight` once its verdict is known too.
+    `ending` is set once the attempt has ended, `sight` once its verdict is known too. `made_at` is
+    when this process made its RayJob, on `boottime`, None where others did.
     """
 
-    def __init__(
-        self, job: Job, attempt: AttemptRecord, platform: Platform, state: JournalState
-    ) -> None:
+    def __init__(self, job: Job, past: Past, platform: Platform, *, made_at: float | None) -> None:
+        attempt = past.attempt
         self.number = attempt.number
         self.ending: Standing | None = None
         self.sight: Sight | None = None
@@ -45,7 +45,8 @@ class Watched:
             job.spec.limits, finishing_s=FINISHING_S.get(platform.backend.name, 300.0)
         )
         self._location = platform.backend.place.location
-        self._past = past_of(state, attempt)
+        self._past = past
+        self._made_at = made_at
         self._known = Known()
         self._told = ("", "")
         self._noted: dict[str, object] = {}
@@ -62,6 +63,8 @@ class Watched:
         observation = self._backend.observe(self._name)
         now = self._clock.monotonic()
         if self._known.at is None:
+            new = self._made_at is not None and self._clock.boottime() - self._made_at < UNSEEN_S
+            self._past = replace(self._past, made=self._past.made and not new)
             self._known = memory_of(self._past, observation, wall=self._clock.now())
         self._known = self._known.after(observation, now)
         gone = gone_unseen(self._past, self._known, location=self._location)
