@@ -110,8 +110,11 @@ def test_requests_are_limits():
 
 def test_sizes_left_out_are_the_pools_share():
     """A worker that takes one of four GPUs takes a quarter of the machine; what it says stands."""
+    four = {"cpu": "46", "memory": "170Gi", "gpus": 4}
+    large = {name: POOLS.pools[name].model_copy(update=four) for name in ("gpu", "spot")}
+    pools = POOLS.model_copy(update={"pools": {**POOLS.pools, **large}})
     groups = (TRAINERS, WorkerGroup(name="b", pool="gpu", gpus=2, cpu="3"), WorkerGroup(name="c"))
-    _, *workers = pods(manifest(job(cluster=ClusterSpec(workers=groups))))
+    _, *workers = pods(manifest(job(cluster=ClusterSpec(workers=groups)), pools))
     limits = [pod["containers"][0]["resources"]["limits"] for pod in workers]
     assert limits == [
         {"cpu": "11500m", "memory": "43520Mi", "nvidia.com/gpu": "1"},
