@@ -15,7 +15,7 @@ from ml_pipelines.errors import (
     Undecided,
 )
 from ml_pipelines.journal.entries import Draft, Entry, decode
-from ml_pipelines.journal.fold import JournalState
+from ml_pipelines.journal.fold import Claim, JournalState
 from ml_pipelines.journal.record import Journal
 from ml_pipelines.storage import Store
 from ml_pipelines_tests.faulty_store import Fault, FaultyStore
@@ -261,6 +261,18 @@ def test_next_entry_voids_half_an_entry(faulty: FaultyStore, journal: Journal) -
     assert opened(faulty, FakeClock(), "later").read() == journal.read()
 
 
+def test_what_was_unreadable_counts_once_it_is_read(
+    faulty: FaultyStore, journal: Journal, clock: FakeClock
+) -> None:
+    """Storage showed half a claim for long: its answer was wrong, not the entry."""
+    old = journal.claim_loop().number
+    opened(faulty, clock, "other").claim_loop()
+    faulty.script.extend([LIST_OK, *[Fault.LIES_YES] * 100])
+    assert journal.read().loop == Claim(old, "me")
+    faulty.script.clear()
+    assert journal.read().loop == Claim(old + 1, "other")
+
+
 def test_gap_is_corrupt_and_not_empty(faulty: FaultyStore, journal: Journal) -> None:
     """Somebody deleted the first entry: an error that says which."""
     journal.claim_loop()
@@ -271,7 +283,7 @@ def test_gap_is_corrupt_and_not_empty(faulty: FaultyStore, journal: Journal) -> 
 
 def test_listed_but_not_there_is_storage_trouble(faulty: FaultyStore, journal: Journal) -> None:
     """Storage that contradicts itself is not believed, and the journal isn't called corrupt."""
-    faulty.script.extend([Fault.FINE, *[Fault.LIES_NO] * 3])
+    faulty.script.extend([Fault.FINE, *[Fault.LIES_NO] * 4])
     with pytest.raises(StorageUnavailable):
         opened(faulty, FakeClock(), "later").read()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -46,7 +46,6 @@ class Actor:
     role: Role
     journal: Journal
     claim: int = 0
-    claims: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,14 @@ class TwoLoopsTwoDrivers(RuleBasedStateMachine):
     def journal(self, name: str) -> Journal:
         return Journal(self.store, KEY, writer=name, clock=self.clock, budget_s=3.0)
 
-    @initialize(may_stop=st.booleans())
-    def birth(self, may_stop: bool) -> None:
+    @initialize(may_stop=st.booleans(), under_way=st.booleans())
+    def birth(self, may_stop: bool, under_way: bool) -> None:
         self.may_stop = may_stop
         self.append(self.loops[0], "birth", claim=0)
+        if under_way:
+            self.claim_as(self.loops[0])
+            self.open_next(self.loops[0])
+            self.claim_as(self.drivers[0], attempt=1, cluster="c0")
 
     # ── what actors do ──────────────────────────────────────────────────────────────────────
 
@@ -123,7 +126,6 @@ class TwoLoopsTwoDrivers(RuleBasedStateMachine):
         number = self.append(actor, kind, claim=0, **data)
         if number is not None:
             actor.claim = number
-            actor.claims.append(number)
 
     def open_next(self, loop: Actor) -> None:
         """Decide on an attempt, and act on it as the design says: read again first."""
@@ -223,24 +225,38 @@ class TwoLoopsTwoDrivers(RuleBasedStateMachine):
         actor = (self.loops if role == "loop" else self.drivers)[who]
         actor.journal = self.journal(actor.name)
 
-    @rule(who=WHO, which=st.integers(1, 3), kind=st.sampled_from(["commit", "note"]))
-    def driver_writes_blindly(self, who: int, which: int, kind: str) -> None:
+    @rule(which=st.integers(1, 3), kind=st.sampled_from(["commit", "commit", "note"]))
+    def driver_writes_blindly(self, which: int, kind: str) -> None:
         """A writer that asks nobody: its bytes lie there, and the fold must judge them."""
-        driver = self.drivers[who]
-        if driver.claims:
-            claim = driver.claims[-which % len(driver.claims)]
-            self.write_raw(kind, "driver", claim, {"what": "checkpoint", "path": "late"})
+        self.write_raw(kind, "driver", which, {"what": "checkpoint", "path": "late"})
 
     @rule(
-        who=WHO,
+        which=st.integers(1, 2),
         skip=st.integers(0, 2),
-        kind=st.sampled_from(["attempt", "attempt_end", "ledger"]),
+        kind=st.sampled_from(["attempt", "attempt", "attempt_end", "ledger"]),
     )
-    def loop_writes_blindly(self, who: int, skip: int, kind: str) -> None:
-        loop = self.loops[who]
-        if loop.claims:
-            number = len(self.truth().attempts) + skip
-            self.write_raw(kind, "loop", loop.claims[-1], {"number": number})
+    def loop_writes_blindly(self, which: int, skip: int, kind: str) -> None:
+        """The same for a loop; even the holder may be wrong about the attempt."""
+        number = len(self.truth().attempts) + skip
+        self.write_raw(kind, "loop", which, {"number": number})
+
+    @rule(
+        turn=st.sampled_from(["attempt_end", "attempt_end", "release", "cancel", "end", "note"]),
+        late=st.sampled_from(["commit", "ledger", "attempt"]),
+    )
+    def goes_on_after(self, turn: str, late: str) -> None:
+        """The turn of things, and right after it a writer that has not heard of it."""
+        if turn in {"cancel", "end"} and not self.may_stop:
+            return
+        number = len(self.truth().attempts)
+        if turn == "cancel":
+            self.write_raw("attempt_end", "loop", 1, {"number": number})
+        self.write_raw(turn, "loop", 1, {"number": number, "phase": "FAILED"})
+        if late == "commit":
+            self.write_raw(late, "driver", 1, {"what": "checkpoint", "path": "late"})
+        else:
+            self.write_raw(late, "loop", 1, {"number": number + 1})
+            self.write_raw(late, "loop", 2, {"number": number + 1})
 
     @rule()
     def somebody_dies_while_writing(self) -> None:
@@ -275,8 +291,11 @@ class TwoLoopsTwoDrivers(RuleBasedStateMachine):
             self.folded = fold(KEY, records)
         return self.folded
 
-    def write_raw(self, kind: str, role: str, claim: int, data: dict[str, object]) -> None:
+    def write_raw(self, kind: str, role: str, which: int, data: dict[str, object]) -> None:
+        """Write under the last claim of that role but `which`, whether it holds or not."""
         records = self.records()
+        claims = [r.number for r in records if isinstance(r, Entry) and is_claim_of(r, role)]
+        claim = claims[-which] if len(claims) >= which else 0
         unreadable = itertools.takewhile(lambda r: not isinstance(r, Entry), reversed(records))
         number = len(records) + 1
         entry = Entry(
@@ -420,7 +439,7 @@ def run(store: Store, *, examples: int, steps: int) -> None:
 
 def test_over_a_store_in_memory() -> None:
     """Many histories, where a call costs nothing."""
-    run(open_store(f"memory://{uuid.uuid4().hex}"), examples=100, steps=40)
+    run(open_store(f"memory://{uuid.uuid4().hex}"), examples=120, steps=40)
 
 
 @pytest.mark.parametrize("store", ["file"], indirect=True)

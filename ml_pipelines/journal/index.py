@@ -10,8 +10,6 @@ import json
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from ml_pipelines.errors import NotFound
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,10 +37,10 @@ def open_keys(store: Store) -> list[str]:
 def closed(store: Store, day: date) -> list[dict[str, Any]]:
     """Summaries of the jobs closed on that day, by run key; one that can't be read is left out."""
     found = []
-    for path in store.list(f"closed/{day.isoformat()}"):
+    for raw in store.get_many(store.list(f"closed/{day.isoformat()}")):
         try:
-            summary = json.loads(store.get(path))
-        except (NotFound, ValueError):
+            summary = json.loads(raw or b"")
+        except ValueError:
             continue  # expired this moment, or cut by a full disk elsewhere
         if isinstance(summary, dict) and "run_key" in summary:
             found.append(summary)

@@ -58,8 +58,12 @@ class Log:
             _number(path)
             for path in self._store.list(self._prefix, after=self._path(known) if known else "")
         }
-        for number in range(known + 1, max(listed, default=0) + 1):
-            record = self._look(number)
+        numbers = range(known + 1, max(listed, default=0) + 1)
+        answers = self._store.get_many([self._path(number) for number in numbers])
+        for number, raw in zip(numbers, answers, strict=True):
+            record = None if raw is None else decode(number, raw)
+            if not isinstance(record, Entry):
+                record = self._look(number) or record
             if record is None:
                 self._raise_missing(number, listed=number in listed)
             self.records = (*self.records, record)

@@ -79,7 +79,8 @@ class Lake:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._markers: dict[str, tuple[str, Partition]] = {}
+        # By data set and day: what the listing said of the marker, and the data version in it.
+        self._versions: dict[str, dict[str, tuple[str, str]]] = {}
 
     def stage(self, dataset: str, day: str) -> Stage:
         """A new place to write a partition's files to; `commit` makes them the partition."""
@@ -90,7 +91,8 @@ class Lake:
     def commit(self, stage: Stage, *, extra: Mapping[str, Any] | None = None) -> Partition:
         """Make the Parquet files of a stage the partition, in place of what was there.
 
-        `extra` (plain JSON) is kept in the marker. Raises InvalidData where there is no file, or where their schemas differ.
+        `extra` (plain JSON) is kept in the marker. Raises InvalidData where there is no file, or
+        where their schemas differ.
         """
         files, rows, schema = [], 0, None
         folder = self._folder(stage.dataset, stage.day)
@@ -164,22 +166,23 @@ class Lake:
 
         One listing; only markers that are new or changed are read.
         """
-        found: dict[str, str] = {}
+        stamps: dict[str, str] = {}
         for each in self.store.objects(_checked_dataset(dataset)):
             folder, _, name = each.path.rpartition("/")
             day = folder.removeprefix(f"{dataset}/dt=")
-            if name != MARKER or not _is_day(day):
-                continue
-            stamp = f"{each.etag} {each.modified.isoformat()} {each.size}"
-            known = self._markers.get(each.path)
-            if known is None or known[0] != stamp:
-                try:
-                    known = (stamp, self._read_marker(dataset, day))
-                except (InvalidData, NotFound):
-                    continue  # `partition` says what is wrong with it to whoever asks for the day
-                self._markers[each.path] = known
-            found[day] = known[1].data_version
-        return dict(sorted(found.items()))
+            if name == MARKER and _is_day(day):
+                stamps[day] = f"{each.etag} {each.modified.isoformat()} {each.size}"
+        known = self._versions.setdefault(dataset, {})
+        new = [day for day, stamp in stamps.items() if known.get(day, ("",))[0] != stamp]
+        raws = self.store.get_many([f"{self._folder(dataset, day)}/{MARKER}" for day in new])
+        for day, raw in zip(new, raws, strict=True):
+            known.pop(day, None)
+            try:
+                version = self._marked(dataset, day, raw or b"").data_version
+            except InvalidData:
+                continue  # `partition` says what is wrong with it to whoever asks for the day
+            known[day] = (stamps[day], version)
+        return {day: known[day][1] for day in sorted(stamps) if day in known}
 
     def read(self, dataset: str, day: str, *, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of a day, in order. Raises as `partition`, and InvalidData for other columns."""
@@ -278,13 +281,15 @@ class Lake:
             return set()
 
     def _read_marker(self, dataset: str, day: str) -> Partition:
-        path = f"{self._folder(dataset, day)}/{MARKER}"
-        raw = self.store.get(path)
+        raw = self.store.get(f"{self._folder(dataset, day)}/{MARKER}")
+        return self._marked(dataset, day, raw)
+
+    def _marked(self, dataset: str, day: str, raw: bytes) -> Partition:
         try:
             return self._partition(dataset, day, json.loads(raw))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidData(
-                self.store.child_url(path),
+                self.store.child_url(f"{self._folder(dataset, day)}/{MARKER}"),
                 raw[:80].decode(errors="replace"),
                 f"is no success marker that can be read ({type(error).__name__}: {error})",
                 remedy="Write the day again.",

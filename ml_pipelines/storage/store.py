@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,7 +36,7 @@ from ml_pipelines.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
@@ -43,6 +44,7 @@ CONNECT_TIMEOUT = timedelta(seconds=5)
 REQUEST_TIMEOUT = timedelta(seconds=60)
 RETRY_TIMEOUT = timedelta(seconds=60)
 MAX_RETRIES = 6
+READERS = 16
 CHUNK_BYTES = 8 * 1024 * 1024
 # What the client says only in words: EPERM, EACCES, EROFS; ENOSPC, EDQUOT; HTTP's codes.
 _DENIED = re.compile(r"os error (1|13|30)\)|40[13] (Forbidden|Unauthorized)")
@@ -95,6 +97,19 @@ class Store:
         """The whole object. Raises NotFound."""
         with self._errors(path):
             return bytes(obstore.get(self._objects, path).bytes())
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Several whole objects, at once where they are far; None for one that isn't there."""
+        if self.local_path() is not None or len(paths) < 2:
+            return [self._get_or_none(path) for path in paths]
+        with ThreadPoolExecutor(min(len(paths), READERS)) as pool:
+            return list(pool.map(self._get_or_none, paths))
+
+    def _get_or_none(self, path: str) -> bytes | None:
+        try:
+            return self.get(path)
+        except NotFound:
+            return None
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """At most `length` bytes from `start`; empty at or after the end. Raises NotFound."""
