@@ -1,4 +1,4 @@
-"""The same training, again and again on demand: in workers of Ray Train, and without Ray.
+"""The same training, again and again on demand, with Ray and without.
 
 Both sides wait for `<who>-<round>.go` in a folder, train, and write `<who>-<round>.json`. So both
 are started once, and rounds can be interleaved.

@@ -122,6 +122,16 @@ def test_nothing_to_resume_starts_anew(task, store):
     assert any("is gone" in line for line in told.said)
 
 
+def test_a_checkpoint_of_other_data_is_not_taken_up(task, store):
+    """Where the window's data changed since, training begins anew: one model, one set of data."""
+    _, told = run(replace(task, provenance={"data_versions": {"d": "1"}}), store)
+    (_, saved), _ = told.checkpoints
+    changed = replace(task, provenance={"data_versions": {"d": "2"}}, resume=(saved,))
+    outcome, told = run(changed, store)
+    assert outcome.resumed_from is None
+    assert any("not those of the window now" in line for line in told.said)
+
+
 class AwayAtFirst(Store):
     """Run storage that takes no checkpoint, but does take the model."""
 

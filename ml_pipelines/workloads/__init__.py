@@ -1,1 +1,1 @@
-"""What runs on Ray: one folder a model, the data sets, and how a workload reports."""
+"""What runs on Ray: one folder a model, data sets, and how a job reports."""

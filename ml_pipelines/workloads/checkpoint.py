@@ -1,4 +1,4 @@
-"""Checkpoints and models as row-range files: written by any number of workers, read by any other.
+"""Checkpoints and models, written by any number of workers, read by any.
 
     <prefix>/rows-<first>-<last>.f32    rows of the table, float32, row by row, little-endian
     <prefix>/dense.pt                   the replicated part, by torch.save

@@ -1,4 +1,4 @@
-"""Which device a worker computes on: CUDA where GPUs were asked for, the CPU else."""
+"""Which device a worker uses: CUDA where GPUs were asked for, else CPU."""
 
 from __future__ import annotations
 

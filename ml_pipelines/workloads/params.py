@@ -1,6 +1,7 @@
-"""A job's parameters as a dataclass: unknown names, wrong types and ranges are refused.
+"""A job's parameters as a dataclass, checked.
 
-A field's range stands in its metadata: `bounded(default, low, high)`.
+Unknown names, wrong types and values out of range are refused. A field's range stands in its
+metadata: `bounded(default, low, high)`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a workload reports: its parameters, live metrics, commits and its result.
+"""How a workload reports: parameters, live metrics, commits, its result.
 
     with driver() as run:
         run.metric(step, loss=0.3)          a line of the log, seen in Dagster while it runs

@@ -1,4 +1,4 @@
-"""The baseline that a model must beat: smoothed click rates, added up as log-odds.
+"""The baseline to beat: smoothed click rates, added up as log-odds.
 
 Each value of each id field has a click rate, smoothed towards the window's with `PRIOR_ROWS`
 impressions. A row's score is the window's log-odds plus a share of the sum of what its values add;

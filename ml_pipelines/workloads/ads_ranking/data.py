@@ -1,10 +1,11 @@
-"""Which examples a step sees: a pure function of (seed, epoch, step), whatever the workers.
+"""Which examples a step sees, whatever the number of workers.
 
-The row groups of the window are put in an order drawn from (seed, epoch) and laid end to end; the
-line is cut into `LANES` equal pieces. Lane l gives batch/LANES rows to every step, in the order of
-its piece; within a row group rows are shuffled by (seed, epoch, group). Workers share out the lanes
-in order, so the rows of a step, taken over all workers, don't depend on how many there are, and a
-resumed training finds its place without reading what came before.
+It is a pure function of (seed, epoch, step). The row groups of the window are put in an order drawn
+from (seed, epoch) and laid end to end; the line is cut into `LANES` equal pieces. Lane l gives
+batch/LANES rows to every step, in the order of its piece; within a row group rows are shuffled by
+(seed, epoch, group). Workers share out the lanes in order, so the rows of a step, taken over all
+workers, don't depend on how many there are, and a resumed training finds its place without reading
+what came before.
 """
 
 from __future__ import annotations

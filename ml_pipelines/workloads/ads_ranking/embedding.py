@@ -1,4 +1,4 @@
-"""One embedding table, its rows divided among the workers, exchanged by all-to-all.
+"""An embedding table divided among the workers, exchanged by all-to-all.
 
 Worker r of W owns the rows [r·R/W, (r+1)·R/W): blocks, so a checkpoint's row ranges mean the same
 to any number of workers. A step is three calls:

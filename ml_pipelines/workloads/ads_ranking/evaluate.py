@@ -1,4 +1,4 @@
-"""Judge a model on the day it was trained for, beside the champion and the smoothed-CTR baseline.
+"""Judge a model on its day, beside the champion and the CTR baseline.
 
     python -m ml_pipelines.workloads.ads_ranking.evaluate        (in a job; see `EvaluateParams`)
 

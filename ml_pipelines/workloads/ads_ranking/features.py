@@ -1,4 +1,4 @@
-"""Features of a day's impressions: ids hashed, numbers checked, by Ray Data, file by file.
+"""Features of impressions: ids hashed, numbers checked, by Ray Data.
 
     python -m ml_pipelines.workloads.ads_ranking.features        (in a job; see `FeaturesParams`)
 

@@ -1,4 +1,4 @@
-"""Trains on a GPU for a minute or two, where there is one, and says what came of it.
+"""Trains on a GPU for a minute or two, where there is one.
 
     python -m ml_pipelines.workloads.ads_ranking.gpu_check
 

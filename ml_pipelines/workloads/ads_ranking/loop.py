@@ -24,7 +24,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
 from ml_pipelines.clock import Clock, SystemClock
-from ml_pipelines.errors import StorageUnavailable
+from ml_pipelines.errors import InvalidData, StorageUnavailable
 from ml_pipelines.workloads import checkpoint
 from ml_pipelines.workloads.ads_ranking import data
 from ml_pipelines.workloads.ads_ranking.config import Outcome, Task
@@ -142,6 +142,13 @@ class Trainer:
 
     def _load(self, saved: checkpoint.Saved) -> tuple[dict[str, object], Any, dict[str, Any]]:
         folder = checkpoint.Folder(self.store, saved)
+        learned_from = self.task.provenance.get("data_versions")
+        if folder.meta["data_versions"] != learned_from:
+            raise InvalidData(
+                f"{saved.prefix} data_versions",
+                folder.meta["data_versions"],
+                f"are not those of the window now, {learned_from}",
+            )
         block = folder.rows(self.table.first, self.table.last, self.table.dim + 1)
         state = torch.load(io.BytesIO(folder.dense()), map_location=self.device, weights_only=True)
         return folder.meta, block, state
@@ -218,7 +225,8 @@ def _checkpoint(
     say: Callable[[str], None],
 ) -> None:
     prefix = f"{trainer.task.prefix}checkpoints/{trainer.step:09d}"
-    saved = trainer.save(prefix, optimizer=True, meta={}, say=say)
+    meta = {"data_versions": trainer.task.provenance.get("data_versions")}
+    saved = trainer.save(prefix, optimizer=True, meta=meta, say=say)
     if saved is not None:  # else the training goes on, and the next one may succeed
         committed(saved, trainer.step)
 

@@ -1,4 +1,4 @@
-"""How good predictions are: AUC, normalised entropy, calibration, and how sure we are of it.
+"""AUC, normalised entropy, calibration, and how sure we are of them.
 
 Normalised entropy is the mean log-loss over that of always predicting the day's own click rate:
 below 1 is better than knowing the rate alone. Ties count half in the AUC.

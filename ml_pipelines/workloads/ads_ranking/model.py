@@ -1,4 +1,4 @@
-"""The click model: embeddings in, one logit out; cross layers (DCN-v2) beside a small MLP."""
+"""The click model: cross layers (DCN-v2) beside a small MLP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss, AUC and samples/s while training runs, at a bounded rate and next to no cost.
+"""Loss, AUC and samples/s while training runs, at next to no cost.
 
 The numbers are progressive: each batch is judged before the model learns from it. What is reported
 during an epoch is one worker's share, which is a fair sample of all; the epoch's summary is summed

@@ -1,4 +1,4 @@
-"""The columns of impressions, features and predictions, and which of them the model sees.
+"""The columns of impressions, features and predictions.
 
     impressions   what was shown, as the lake holds it: one row an impression, readable values
     features      what the model sees: ids hashed to 31 bits, dense numbers, the label

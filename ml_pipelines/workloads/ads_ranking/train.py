@@ -23,11 +23,12 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Any
 
-from ml_pipelines.errors import InvalidData, InvalidInput
+from ml_pipelines.errors import InvalidData, InvalidInput, StorageError
 from ml_pipelines.storage import arrow_filesystem, open_store
 from ml_pipelines.workloads import checkpoint
 from ml_pipelines.workloads.ads_ranking.config import Outcome, Task, TrainConfig
@@ -61,8 +62,9 @@ def main() -> None:
         if window.missing:
             run.progress(f"training without {', '.join(window.missing)}: no features there")
         run.result(train_job(run, config, window))
-        for each in run.commits("checkpoint"):
-            run.store.delete_prefix(each.path)
+        with suppress(StorageError):  # the result stands; retention takes what stays
+            for each in run.commits("checkpoint"):
+                run.store.delete_prefix(each.path)
 
 
 def train_job(run: Run, config: TrainConfig, window: Window) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The window: the days before a day whose features are there, and what they hold."""
+"""The window: the days before a day whose features are there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small Open Bandit Dataset, real logged recommendations, as seven daily partitions.
+"""The Open Bandit data, real recommendations, as seven daily partitions.
 
 60,000 impressions of a fashion shop's recommendations, 2019-11-24 to 2019-11-30, 287 clicks: two
 logging policies (random, Bernoulli Thompson sampling) times three campaigns (all, men, women),

@@ -1,6 +1,7 @@
-"""Synthetic click logs with a planted truth, so that the best reachable AUC is known.
+"""Synthetic click logs with a planted truth.
 
-A click is drawn with a probability that `truth` tells for each row. It is made of
+So the best reachable AUC is known: a click is drawn with a probability that `truth` tells for each
+row. It is made of
 
     the page      a base rate and a bias of the position
     ids           an effect of each brand and of each frequent user; rare ids have none, for nobody
