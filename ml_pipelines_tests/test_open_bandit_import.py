@@ -43,7 +43,7 @@ def test_items_are_kept_apart_per_campaign(table):
 
 
 def test_item_features_have_one_name_in_both_policies(table):
-    """Each item has exactly one value of each feature, though the two logs name them differently."""
+    """Each item has one value of each feature, though the two logs name them differently."""
     for column in ("item_0", "item_1", "item_2", "item_score"):
         pairs = table.group_by(["item", column]).aggregate([])
         assert pairs.num_rows == 160

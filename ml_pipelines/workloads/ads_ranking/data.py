@@ -71,7 +71,7 @@ class Plan:
     def batches(
         self, epoch: int, *, rank: int = 0, workers: int = 1, first_step: int = 0
     ) -> Iterator[Rows]:
-        """What one of `workers` workers sees in steps first_step, first_step + 1, … of an epoch."""
+        """What one of `workers` workers sees from step `first_step` of an epoch on."""
         lanes = range(LANES * rank // workers, LANES * (rank + 1) // workers)
         streams = [self._lane(epoch, lane, first_step) for lane in lanes]
         for step in zip(*streams, strict=True):

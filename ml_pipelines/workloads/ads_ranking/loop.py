@@ -169,8 +169,8 @@ def train(
 ) -> Outcome:
     """Train, from the newest good checkpoint if there is one, and write the model.
 
-    `metric(step, **values)` is called by rank 0 at a bounded rate; `committed(saved, step)` by every
-    rank when a checkpoint is whole, so that the driver may record it.
+    `metric(step, **values)` is called by rank 0 at a bounded rate; `committed(saved, step)` by
+    every rank when a checkpoint is whole, so that the driver may record it.
     """
     config = task.config
     plan = data.plan(task.urls, batch_size=config.batch_size, seed=config.seed)

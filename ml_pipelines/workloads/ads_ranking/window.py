@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Complete days, the earliest first. `missing` are those that were asked for and aren't there."""
+    """Complete days, the earliest first; `missing` were asked for and aren't there."""
 
     partitions: tuple[Partition, ...]
     missing: tuple[str, ...]
