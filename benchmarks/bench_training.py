@@ -1,7 +1,8 @@
 """Training through Ray Train against plain torch, and how good it is.
 
 Both train on 1,000,000 synthetic rows with 2 gloo workers, the same loop and data, reading
-included, beside the same Ray head; start-up is left out. Then one worker against two, and the model against the planted truth.
+included, beside the same Ray head; start-up is left out. Then one worker against two, and the
+model against the planted truth.
 """
 
 from __future__ import annotations

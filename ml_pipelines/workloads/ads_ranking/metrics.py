@@ -71,8 +71,8 @@ def bootstrap(
     """AUC and normalised entropy of every model on `replicates` resamplings of the impressions.
 
     Paired: a replicate draws the same impressions for every model, so differences between models
-    may be taken replicate by replicate. Here the AUC is that
-    of scores in BINS bins of equal size. Returns {model: {"auc": (replicates,), "ne": …}}.
+    may be taken replicate by replicate. Here the AUC is that of scores in BINS bins of equal
+    size. Returns {model: {"auc": (replicates,), "ne": …}}.
     """
     rng = np.random.default_rng(seed)
     rows = len(click)

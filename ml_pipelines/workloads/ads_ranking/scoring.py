@@ -25,7 +25,7 @@ class Scorer(Protocol):
 
 
 class TrainedModel:
-    """A model read whole from run storage onto the CPU, every file checked; `meta`: its manifest."""
+    """A model read whole onto the CPU, every file checked; `meta` is its manifest."""
 
     def __init__(self, url: str) -> None:
         import torch
