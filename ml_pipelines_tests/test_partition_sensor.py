@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 import pytest
@@ -52,7 +52,10 @@ def sensor() -> Iterator[Sensor]:
 
 @pytest.fixture
 def lake() -> Lake:
-    return own_lake()
+    """A lake whose first day is there, for the others to learn from."""
+    lake = own_lake()
+    write_day(lake, "2019-11-24")
+    return lake
 
 
 def test_a_new_day_is_asked_for_once(sensor: Sensor, lake: Lake) -> None:
@@ -67,7 +70,7 @@ def test_a_new_day_is_asked_for_once(sensor: Sensor, lake: Lake) -> None:
     assert event.tags["dagster/data_version"] == made.data_version
     requests, reason = sensor.tick()
     assert requests == []
-    assert reason == "No new data: 1 complete days, all dealt with."
+    assert str(reason).startswith("No new data: 2 complete days, all dealt with")
 
 
 def test_an_empty_lake_is_no_error(sensor: Sensor) -> None:
@@ -80,9 +83,9 @@ def test_late_days_are_found_wherever_they_sort(sensor: Sensor, lake: Lake) -> N
     for day in ("2019-11-28", "2019-11-29"):
         write_day(lake, day)
     assert sensor.days() == ["2019-11-28", "2019-11-29"]
-    for day in ("2019-11-24", "2019-11-27"):
+    for day in ("2019-11-25", "2019-11-27"):
         write_day(lake, day)
-    assert sensor.days() == ["2019-11-24", "2019-11-27"]
+    assert sensor.days() == ["2019-11-25", "2019-11-27"]
     assert sensor.days() == []
 
 
@@ -108,7 +111,7 @@ def test_a_tick_that_dies_loses_nothing(sensor: Sensor, lake: Lake) -> None:
     before, _ = sensor.tick(keep_cursor=False)
     after, _ = sensor.tick()
     assert [r.run_key for r in before] == [r.run_key for r in after]
-    assert len({r.run_key for r in after}) == 7
+    assert len({r.run_key for r in after}) == 6
 
 
 def test_many_days_are_worked_through_in_bounded_ticks(sensor: Sensor, lake: Lake) -> None:
@@ -119,7 +122,7 @@ def test_many_days_are_worked_through_in_bounded_ticks(sensor: Sensor, lake: Lak
         for day in range(1, 31)
         if (month, day) != (2, 30)
     ]
-    for day in days:
+    for day in ("2019-12-31", *days):
         write_day(lake, day, rows=1)
     sizes = []
     asked: list[str | None] = []
@@ -134,9 +137,21 @@ def test_many_days_are_worked_through_in_bounded_ticks(sensor: Sensor, lake: Lak
 
 def test_five_thousand_new_days_are_chosen_quickly() -> None:
     """Case G9: choosing among thousands of days is a matter of milliseconds."""
-    have = {f"d{number:05d}": "v" for number in range(5000)}
-    assert len(new_days(have, {}, first="d", last="e")) == 5000
-    assert new_days(have, have, first="d", last="e") == []
+    days = [date(2019, 11, 24) + timedelta(days=number) for number in range(5000)]
+    have = {day.isoformat(): "v" for day in days}
+    assert len(new_days(have, {}, first="2019-11-24", last="2040-01-01")) == 4999
+    assert new_days(have, have, first="2019-11-24", last="2040-01-01") == []
+
+
+def test_a_day_with_nothing_before_it_waits(sensor: Sensor) -> None:
+    """No run that could only fail is asked for; once an earlier day arrives the day is."""
+    lake = own_lake()
+    write_day(lake, "2019-11-28")
+    requests, reason = sensor.tick()
+    assert requests == []
+    assert "2019-11-28: none of the 7 days before is there to learn from" in str(reason)
+    write_day(lake, "2019-11-27")
+    assert sensor.days() == ["2019-11-28"]
 
 
 def test_a_listing_that_fails_never_looks_empty(sensor: Sensor, lake: Lake, monkeypatch) -> None:
@@ -153,7 +168,7 @@ def test_a_listing_that_fails_never_looks_empty(sensor: Sensor, lake: Lake, monk
 
 def test_half_written_and_odd_folders_are_left_alone(sensor: Sensor, lake: Lake) -> None:
     """Case G4: a day without its marker and names that are no days give no run; others do."""
-    lake.store.put("impressions/dt=2019-11-24/part.parquet", b"x")
+    lake.store.put("impressions/dt=2019-11-26/part.parquet", b"x")
     for odd in ("dt=a,b|c", "dt=2019-13-01", "dt=2019-11-24x", "other"):
         lake.store.put(f"impressions/{odd}/_SUCCESS.json", b"{}")
     write_day(lake, "2019-11-25")

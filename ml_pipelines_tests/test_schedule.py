@@ -20,7 +20,10 @@ TICK = datetime(2019, 11, 26, 3, tzinfo=UTC)
 
 @pytest.fixture
 def lake() -> Lake:
-    return own_lake()
+    """A lake whose first day is there, for the others to learn from."""
+    lake = own_lake()
+    write_day(lake, "2019-11-24")
+    return lake
 
 
 @pytest.fixture
@@ -55,6 +58,12 @@ def test_a_day_without_data_skips_with_the_reason(instance, lake: Lake) -> None:
     assert "2019-11-25 isn't complete in the lake" in str(tick(instance))
     lake.store.put("impressions/dt=2019-11-25/part.parquet", b"x")
     assert "half-written" in str(tick(instance))
+
+
+def test_a_day_with_nothing_to_learn_from_skips(instance) -> None:
+    """The first day of all has no days before it: no run that could only fail."""
+    write_day(own_lake(), "2019-11-25")
+    assert tick(instance) == "None of the 7 days before 2019-11-25 is in the lake."
 
 
 def test_a_lake_that_fails_skips_with_the_reason(instance, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import date, timedelta
 
 import dagster as dg
@@ -38,3 +39,8 @@ def days_before(day: str, count: int) -> list[str]:
     end = date.fromisoformat(day)
     days = ((end - timedelta(days=back)).isoformat() for back in range(count, 0, -1))
     return [d for d in days if d >= FIRST_DAY]
+
+
+def has_history(day: str, have: Container[str]) -> bool:
+    """Whether any of the days before, as many as the default window, is there to learn from."""
+    return any(before in have for before in days_before(day, WINDOW_DAYS))

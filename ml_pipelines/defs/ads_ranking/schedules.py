@@ -7,7 +7,7 @@ import dagster as dg
 
 from ml_pipelines.defs.ads_ranking.config import DATASET
 from ml_pipelines.defs.ads_ranking.jobs import JOB_NAME, ads_ranking_daily
-from ml_pipelines.defs.ads_ranking.partitions import TIMEZONE
+from ml_pipelines.defs.ads_ranking.partitions import TIMEZONE, WINDOW_DAYS, has_history
 from ml_pipelines.errors import InvalidInput, MlPipelinesError, NotFound
 from ml_pipelines.orchestration.requests import VERSION_TAG, may_ask, request_key
 from ml_pipelines.orchestration.stores import StoresParam
@@ -31,6 +31,8 @@ def ads_ranking_daily_retrain(
     day = last_whole_day(context.scheduled_execution_time, TIMEZONE)
     try:
         version = stores.lake().partition(DATASET, day).data_version
+        if not has_history(day, stores.lake().days(DATASET)):
+            return dg.SkipReason(f"None of the {WINDOW_DAYS} days before {day} is in the lake.")
         asks = may_ask(stores.runs(), JOB_NAME, day, version, by=NAME)
     except NotFound:
         return dg.SkipReason(f"{day} isn't complete in the lake; the sensor asks once it is.")

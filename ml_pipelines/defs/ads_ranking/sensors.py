@@ -7,7 +7,7 @@ import dagster as dg
 
 from ml_pipelines.defs.ads_ranking.config import DATASET
 from ml_pipelines.defs.ads_ranking.jobs import JOB_NAME, ads_ranking_daily
-from ml_pipelines.defs.ads_ranking.partitions import DAYS
+from ml_pipelines.defs.ads_ranking.partitions import DAYS, WINDOW_DAYS, has_history
 from ml_pipelines.errors import MlPipelinesError
 from ml_pipelines.orchestration.requests import VERSION_TAG, may_ask, request_key
 from ml_pipelines.orchestration.stores import StoresParam
@@ -39,7 +39,7 @@ def ads_ranking_new_data(
     except MlPipelinesError as error:
         return dg.SkipReason(f"The lake could not be listed, so nothing was concluded: {error}")
     if not todo:
-        return dg.SkipReason(f"No new data: {len(have)} complete days, all dealt with.")
+        return dg.SkipReason(_nothing_to_do(have, known))
     done = {day: have[day] for day in todo[:DAYS_PER_TICK]}
     return dg.SensorResult(
         run_requests=[
@@ -60,10 +60,24 @@ def new_days(
 ) -> list[str]:
     """Days with data that the cursor doesn't know, oldest first; pure.
 
-    Days outside of `first` to `last` are left for later: today isn't over yet.
+    Days outside of `first` to `last` are left for later: today isn't over yet. So are days with
+    nothing before them to learn from, until there is.
     """
     return sorted(
-        day for day, version in have.items() if first <= day <= last and known.get(day) != version
+        day
+        for day, version in have.items()
+        if first <= day <= last and known.get(day) != version and has_history(day, have)
+    )
+
+
+def _nothing_to_do(have: Mapping[str, str], known: Mapping[str, str]) -> str:
+    done = f"No new data: {len(have)} complete days, all dealt with"
+    waiting = sorted(day for day in have if day not in known and not has_history(day, have))
+    if not waiting:
+        return f"{done}."
+    return (
+        f"{done} but {', '.join(waiting[:3])}{', …' if len(waiting) > 3 else ''}: none of the "
+        f"{WINDOW_DAYS} days before is there to learn from."
     )
 
 
