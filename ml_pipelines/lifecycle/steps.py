@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ml_pipelines.errors import (
@@ -46,6 +47,15 @@ GONE_S = 30.0  # how long the next attempt waits for the RayJob of the last one 
 STRAYS_EVERY_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A RayJob that this loop created (or adopted), `at` on `boottime`."""
+
+    attempt: int
+    view: RayJobView
+    at: float
+
+
 class Steps:
     """The steps under one hold.
 
@@ -62,7 +72,7 @@ class Steps:
         self.left_behind = False
         self.tail: tuple[str, ...] = ()
         self._strays_at = self._clock.monotonic()
-        self._made = (0, 0.0)  # the attempt that this loop created last, and when
+        self._made: _Made | None = None  # the last RayJob that this loop created
 
     @property
     def sight(self) -> Sight | None:
@@ -139,24 +149,24 @@ class Steps:
             self._clock.sleep(min(TICK_S * 5, seconds))
 
     def _create(self, attempt: AttemptRecord) -> Iterator[Event]:
-        manifest = manifest_of(self._job, attempt.number, self._platform)
         self._hold.must_hold()
-        try:
-            view = self._platform.backend.create(manifest)
-        except (BackendRefused, DoesNotFit, Refused) as error:
-            evidence = (error.message,)
-            verdict = Verdict(VerdictClass.CONFIG, error.message, evidence, remedy=error.remedy)
-            sight = Sight(attempt.number, Phase.FAILED, verdict)
-            yield from self._end_attempt(attempt, sight)
-            return
-        self._made = (attempt.number, self._clock.boottime())
-        record = {"number": attempt.number, "uid": view.uid}
+        made = self._made
+        if made is None or made.attempt != attempt.number:
+            # Once only: where its uid can't be noted it may have ended and gone by the next try.
+            manifest = manifest_of(self._job, attempt.number, self._platform)
+            try:
+                view = self._platform.backend.create(manifest)
+            except (BackendRefused, DoesNotFit, Refused) as error:
+                yield from self._end_attempt(attempt, _refused(attempt, error))
+                return
+            made = self._made = _Made(attempt.number, view, self._clock.boottime())
+        record = {"number": attempt.number, "uid": made.view.uid}
         try:
             self._hold.append(
                 lambda state: Draft("created", record) if _still_open(state, attempt) else None
             )
         except Superseded:
-            self._withdraw(attempt, view)
+            self._withdraw(attempt, made.view)
             raise
         yield Submitted(
             self._job.run_key,
@@ -195,12 +205,12 @@ class Steps:
         attempt = state.open_attempt
         assert attempt is not None
         if self.watched is None or self.watched.number != attempt.number:
-            number, made_at = self._made
+            made = self._made if self._made and self._made.attempt == attempt.number else None
             self.watched = Watched(
                 self._job,
                 past_of(state, attempt),
                 self._platform,
-                made_at=made_at if number == attempt.number else None,
+                made_at=made.at if made else None,
             )
         return self.watched
 
@@ -276,3 +286,8 @@ class Steps:
 
 def _still_open(state: JournalState, attempt: AttemptRecord) -> bool:
     return state.open_attempt is not None and state.open_attempt.number == attempt.number
+
+
+def _refused(attempt: AttemptRecord, error: MlPipelinesError) -> Sight:
+    verdict = Verdict(VerdictClass.CONFIG, error.message, (error.message,), remedy=error.remedy)
+    return Sight(attempt.number, Phase.FAILED, verdict)
