@@ -135,13 +135,20 @@ def curve(points: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """Rows of numbers and texts as a table; columns in the order of the first row."""
+    """Rows of numbers and texts as a table, for reading: five digits a number.
+
+    Columns are in the order of the first row.
+    """
     columns = list(rows[0]) if rows else []
     schema = dg.TableSchema(
         columns=[dg.TableColumn(name, _column_type(rows, name)) for name in columns]
     )
-    records = [dg.TableRecord({name: row.get(name) for name in columns}) for row in rows]
+    records = [dg.TableRecord({name: _readable(row.get(name)) for name in columns}) for row in rows]
     return dg.MetadataValue.table(records, schema)
+
+
+def _readable(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def number(value: object) -> float | int | str:
