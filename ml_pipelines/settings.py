@@ -14,6 +14,8 @@ LAKE_VARIABLE = "MLP_LAKE"
 RUN_KEY_VARIABLE = "MLP_RUN_KEY"
 ATTEMPT_VARIABLE = "MLP_ATTEMPT"
 CLUSTER_VARIABLE = "MLP_CLUSTER_ID"
+WORKERS_VARIABLE = "MLP_WORKERS"  # of the group that trains: the first with GPUs, else the first
+GPUS_VARIABLE = "MLP_GPUS_PER_WORKER"
 ALLOW_CPU_VARIABLE = "MLP_ALLOW_CPU"  # "1": a workload that asked for GPUs may go on without
 
 CODE_LOCATION = "ml_pipelines"

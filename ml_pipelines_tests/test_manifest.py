@@ -123,6 +123,18 @@ def test_sizes_left_out_are_the_pools_share():
     ]
 
 
+def test_the_driver_knows_what_was_asked_for():
+    """A job that asked for GPUs and is given none can tell: it never trains on CPUs unseen."""
+    groups = (WorkerGroup(name="readers"), TRAINERS)
+    made = yaml.safe_load(
+        manifest(job(cluster=ClusterSpec(workers=groups)))["spec"]["runtimeEnvYAML"]
+    )
+    assert made["env_vars"]["MLP_WORKERS"] == "2"
+    assert made["env_vars"]["MLP_GPUS_PER_WORKER"] == "1"
+    plain = yaml.safe_load(manifest()["spec"]["runtimeEnvYAML"])
+    assert plain["env_vars"]["MLP_GPUS_PER_WORKER"] == "0"
+
+
 def test_sizes_say_whose_they_are():
     """The local backend may shrink what the pool said and must refuse what the user wrote."""
     groups = (TRAINERS, WorkerGroup(name="b", cpu="3", memory="1Gi"), WorkerGroup(name="c"))

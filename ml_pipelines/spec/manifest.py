@@ -156,10 +156,24 @@ def _environment(
         settings.LAKE_VARIABLE: lake,
         settings.RUN_KEY_VARIABLE: identity.run_key,
         settings.ATTEMPT_VARIABLE: str(identity.attempt),
+        **_trainers(spec.cluster, pools),
     }
     if pools.allow_cpu_without_gpu:
         ours[settings.ALLOW_CPU_VARIABLE] = "1"
     return dict(sorted({**LOG_HYGIENE, **identity.backend_env, **spec.env, **ours}.items()))
+
+
+def _trainers(cluster: ClusterSpec, pools: Pools) -> dict[str, str]:
+    """What a workload must know of its workers; a backend that gives it less says so itself."""
+    sized = [
+        (group, pools.pools[group.pool].gpus if group.gpus is None else group.gpus)
+        for group in cluster.workers
+    ]
+    group, gpus = next((pair for pair in sized if pair[1]), sized[0])
+    return {
+        settings.WORKERS_VARIABLE: str(group.min_workers),
+        settings.GPUS_VARIABLE: str(gpus),
+    }
 
 
 def _runtime_env(spec: JobSpec, env: Mapping[str, str]) -> dict[str, Any]:

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ml_pipelines.errors import InvalidInput
-from ml_pipelines.settings import ALLOW_CPU_VARIABLE
+from ml_pipelines.settings import ALLOW_CPU_VARIABLE, GPUS_VARIABLE
 
 if TYPE_CHECKING:
     import torch
-
-GPUS_VARIABLE = "MLP_GPUS_PER_WORKER"
 
 
 def asked_gpus(environ: Mapping[str, str], *, in_cluster: float, workers: int) -> int:

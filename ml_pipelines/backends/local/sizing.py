@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ml_pipelines import settings
 from ml_pipelines.backends import rayjob
 from ml_pipelines.errors import DoesNotFit
 from ml_pipelines.spec.pods import SIZED_BY_USER_ANNOTATION
@@ -83,9 +84,9 @@ class LocalPlan:
         free = 1.0 if self.num_cpus >= 2 else 0.5
         share = min(group.cpu, (self.num_cpus - free) / group.workers)
         return {
-            "MLP_WORKERS": str(group.workers),
+            settings.WORKERS_VARIABLE: str(group.workers),
             "MLP_WORKER_CPUS": f"{_floor(max(share, 0.01)):g}",
-            "MLP_GPUS_PER_WORKER": str(group.gpus),
+            settings.GPUS_VARIABLE: str(group.gpus),
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from dataclasses import asdict, replace
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Any
 
+from ml_pipelines import settings
 from ml_pipelines.errors import InvalidData, InvalidInput, StorageError
 from ml_pipelines.storage import arrow_filesystem, open_store
 from ml_pipelines.workloads import checkpoint
@@ -189,7 +190,7 @@ def processes(
 
     The backend may have shrunk the number of workers to the machine (MLP_WORKERS).
     """
-    workers = int(environ.get("MLP_WORKERS") or config.workers)
+    workers = int(environ.get(settings.WORKERS_VARIABLE) or config.workers)
     visible = in_cluster.get("GPU", 0.0)
     asked = asked_gpus(environ, in_cluster=visible, workers=workers)
     cuda = wants_cuda(asked, visible=visible, environ=environ)
