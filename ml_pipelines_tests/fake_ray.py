@@ -10,13 +10,15 @@ from typing import Any
 import dagster as dg
 
 from ml_pipelines.clock import FakeClock
-from ml_pipelines.errors import Refused
+from ml_pipelines.errors import DoesNotFit, Refused
 from ml_pipelines.job.events import Event, JobEnded, Submitted
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdict import Verdict, VerdictClass
 from ml_pipelines.orchestration.identity import StepIdentity
 from ml_pipelines.orchestration.resource import RayJobs, UnretriedRayJobs
+from ml_pipelines.spec.cluster import ClusterSpec
 from ml_pipelines.spec.job import JobSpec
+from ml_pipelines.spec.quantity import cpu_cores
 
 SUCCESS = Verdict(VerdictClass.SUCCESS, "the driver ended with exit code 0")
 Script = Callable[[JobSpec, StepIdentity], Iterator[Event]]
@@ -59,7 +61,12 @@ class FakeControl:
     closed: list[str] = field(default_factory=list)
     results: dict[str, JobEnded] = field(default_factory=dict)
     refuse: bool = False
+    cpus: float | None = None
     entry_of: Callable[[str], int | None] = lambda _run_key: 7
+
+    def check(self, cluster: ClusterSpec) -> None:
+        if self.cpus is not None and (cpu := cluster.workers[0].cpu) and cpu_cores(cpu) > self.cpus:
+            raise DoesNotFit("cluster.workers[0].cpu", cpu, "is more than there is")
 
     def submit(self, spec: JobSpec, me: StepIdentity) -> Any:
         if self.refuse:

@@ -8,7 +8,8 @@ checked as the step starts, before anything exists, and are told as one sentence
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dagster as dg
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -20,6 +21,8 @@ from ml_pipelines.orchestration.translate import failure_of
 # Building the specs' validators takes as long as all else of the code location: when used.
 if TYPE_CHECKING:
     from ml_pipelines.spec.cluster import ClusterSpec
+
+C = TypeVar("C", bound="LaunchpadConfig")
 
 
 class LaunchpadConfig(dg.Config):
@@ -70,8 +73,25 @@ class WorkersConfig(LaunchpadConfig):
             cluster = parse(ClusterSpec, {"workers": [group]})
             check_against_pools(cluster, load_pools(settings.load().pools))
         except InvalidInput as error:
-            # In the words of the Launchpad, which has one group and one number of workers.
-            path = re.sub(r"^workers\[0\]\.", "config.", error.path)
-            path = re.sub(r"\.m(in|ax)_workers$", ".workers", path)
-            raise type(error)(path, error.value, error.problem, remedy=error.remedy) from None
+            raise in_launchpad_words(error) from None
         return cluster
+
+
+def checked_config(cls: type[C], values: Mapping[str, Any], *, root: str) -> C:
+    """The config that `values` make. Raises dg.Failure as the class does, `root` before the path."""
+    try:
+        return cls(**values)
+    except dg.Failure as failure:
+        raise dg.Failure(
+            description=f"{root}.{failure.description}",
+            metadata=failure.metadata,
+            allow_retries=False,
+        ) from None
+
+
+def in_launchpad_words(error: InvalidInput, *, root: str = "") -> InvalidInput:
+    """The same mistake where the Launchpad has it: in one group, with one number of workers."""
+    path = re.sub(r"^(cluster\.)?workers\[0\]\.", "config.", error.path)
+    path = re.sub(r"\.m(in|ax)_workers$", ".workers", path)
+    path = f"{root}.{path}" if root else path
+    return type(error)(path, error.value, error.problem, remedy=error.remedy)

@@ -36,6 +36,7 @@ from ml_pipelines.errors import (
 )
 from ml_pipelines.job.events import Event
 from ml_pipelines.job.verdict import Verdict
+from ml_pipelines.orchestration.config import in_launchpad_words
 from ml_pipelines.orchestration.identity import (
     WILL_RETRY_TAG,
     StepIdentity,
@@ -95,6 +96,9 @@ class JobControl(Protocol):
     def clock(self) -> Clock:
         """The clock that bounds rates."""
 
+    def check(self, cluster: ClusterSpec) -> None:
+        """Refuse, with DoesNotFit, workers that the backend could never give; create nothing."""
+
     def submit(self, spec: JobSpec, me: StepIdentity) -> Any:
         """Submit, or claim what an earlier run of the same logical run began."""
 
@@ -144,6 +148,18 @@ class RayJobs(dg.ConfigurableResource[Any]):
         pools = load_pools(settings.load().pools)
         return pools.get(pool, "config.pool").image or pools.image
 
+    def check(self, clusters: Mapping[str, ClusterSpec]) -> None:
+        """Refuse clusters, each under the name of its asset, that no job could have.
+
+        Raises DoesNotFit in the Launchpad's words; nothing is created.
+        """
+        with self.connect() as control:
+            for name, cluster in clusters.items():
+                try:
+                    control.check(cluster)
+                except InvalidInput as error:
+                    raise in_launchpad_words(error, root=name) from None
+
     def run(
         self,
         context: dg.AssetExecutionContext,
@@ -165,6 +181,8 @@ class RayJobs(dg.ConfigurableResource[Any]):
             with self.connect() as control:
                 spec = _spec(me, context, module, cluster, limits, params)
                 return self._follow(context, control, spec, me)
+        except InvalidInput as error:
+            raise failure_of(in_launchpad_words(error)) from error
         except MlPipelinesError as error:
             raise failure_of(error) from error
 
@@ -320,6 +338,17 @@ class PlatformControl:
     @property
     def clock(self) -> Clock:
         return self.platform.clock
+
+    def check(self, cluster: ClusterSpec) -> None:
+        from ml_pipelines.spec.job import JobSpec
+        from ml_pipelines.spec.manifest import Identity, rayjob
+
+        here = self.platform.settings
+        spec = JobSpec(name="check", entrypoint=("true",), cluster=cluster)
+        manifest = rayjob(
+            spec, self.platform.pools, Identity("check", 1), runs=here.runs, lake=here.lake
+        )
+        self.platform.backend.check(manifest)
 
     def submit(self, spec: JobSpec, me: StepIdentity) -> Job:
         from ml_pipelines import lifecycle

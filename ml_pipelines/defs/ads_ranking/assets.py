@@ -12,7 +12,8 @@ from ml_pipelines.defs.ads_ranking.config import (
     PredictConfig,
     TrainConfig,
 )
-from ml_pipelines.defs.ads_ranking.partitions import DAYS, WINDOW, checked_day
+from ml_pipelines.defs.ads_ranking.launch import checked
+from ml_pipelines.defs.ads_ranking.partitions import DAYS, WINDOW
 from ml_pipelines.defs.ads_ranking.promotion import promote
 from ml_pipelines.defs.ads_ranking.records import Judged
 from ml_pipelines.orchestration.identity import code_version
@@ -53,7 +54,7 @@ def ads_features(
 
     Makes the training window's days too, where they are missing or their impressions changed.
     """
-    day = checked_day(context.partition_key)
+    day = checked(context, ray)
     stores.lake().partition(DATASET, day)  # refused here, before any Ray, where it is unusable
     outcome = ray.run(
         context,
@@ -81,7 +82,7 @@ def ads_model(
     Loss, AUC and examples/s are plotted while it trains. With it are recorded seed, code version,
     config, data version and image.
     """
-    day = checked_day(context.partition_key)
+    day = checked(context, ray)
     outcome = ray.run(
         context,
         module=f"{WORKLOADS}.train",
@@ -115,7 +116,7 @@ def ads_evaluation(
 
     AUC, normalised entropy and calibration with bootstrap intervals; the gate's decision.
     """
-    day = checked_day(context.partition_key)
+    day = checked(context, ray)
     challenger = records.latest_model(context, day)
     champion = stores.pointer(challenger.model_name).current()
     outcome = ray.run(
@@ -138,7 +139,7 @@ def ads_champion(
     day never replaces the champion of a later one. When another run has promoted meanwhile, the
     gate runs again against the new champion.
     """
-    judged = records.latest_evaluation(context, checked_day(context.partition_key))
+    judged = records.latest_evaluation(context, checked(context, ray))
     pointer = stores.pointer(judged.challenger.model_name)
 
     def judge_again(champion: "Champion | None", tries: int) -> Judged:
@@ -168,7 +169,7 @@ def ads_predictions(
     context: dg.AssetExecutionContext, config: PredictConfig, ray: RayJobs, stores: StoresParam
 ) -> dg.MaterializeResult[None]:
     """The day scored by whoever is champion now; by the smoothed-CTR baseline while there is none."""
-    day = checked_day(context.partition_key)
+    day = checked(context, ray)
     champion = stores.pointer(records.latest_model(context, day).model_name).current()
     outcome = ray.run(
         context,

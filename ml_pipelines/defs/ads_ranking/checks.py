@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from ml_pipelines.defs.ads_ranking.config import DATASET
-from ml_pipelines.defs.ads_ranking.partitions import checked_day, days_before
+from ml_pipelines.defs.ads_ranking.launch import checked
+from ml_pipelines.defs.ads_ranking.partitions import days_before
 from ml_pipelines.errors import InvalidInput, NotFound
+from ml_pipelines.orchestration.resource import RayJobs
 from ml_pipelines.orchestration.stores import StoresParam
+from ml_pipelines.orchestration.translate import plain_failures
 from ml_pipelines.workloads.ads_ranking.schema import IMPRESSIONS
 
 if TYPE_CHECKING:
@@ -24,13 +27,14 @@ LEAST_SHARE = 0.2
     description="The day is complete in the lake, with every column of the right type and at "
     "least one row. Fewer than a fifth of the rows of a usual day is a warning.",
 )
+@plain_failures()
 def schema_and_volume(
-    context: dg.AssetCheckExecutionContext, stores: StoresParam
+    context: dg.AssetCheckExecutionContext, ray: RayJobs, stores: StoresParam
 ) -> dg.AssetCheckResult:
     """Red stops the run before any Ray job exists; odd volume only warns."""
+    day = checked(context, ray)
     lake = stores.lake()
     try:
-        day = checked_day(context.op_execution_context.partition_key)
         partition = lake.partition(DATASET, day)
         problem = schema_problem(partition.schema)
     except (InvalidInput, NotFound) as error:
