@@ -50,7 +50,7 @@ def cancelling(
         yield from _delete_all(run_key, platform, until)
     while job is None and clock.monotonic() < until:
         clock.sleep(AGAIN_S)
-        job = record.within(until - clock.monotonic())
+        job = record.within(min(record_s, until - clock.monotonic()))
     if job is None:
         yield _unrecorded(run_key, record.problem)
         yield JobEnded(run_key, Phase.CANCELLED, cancelled(by, reason))

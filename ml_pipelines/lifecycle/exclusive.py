@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ml_pipelines.journal.state import JournalState
 
 UNBORN_S = 10.0  # how long after its hold a job may take to be born
-POLL_S = 0.5
+POLL_S = 1.0
 _HOLD, _FREE = "hold", "free"
 
 

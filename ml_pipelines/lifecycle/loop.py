@@ -23,6 +23,7 @@ from ml_pipelines.lifecycle.holding import Hold
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.steps import TICK_S, Steps
 from ml_pipelines.lifecycle.submit import Job
+from ml_pipelines.lifecycle.watching import Watched
 
 STORAGE_PATIENCE_S = 600.0  # how long an ended job waits for run storage to come back
 CORRUPT_PATIENCE_S = 60.0  # how long a journal with a gap may turn out to have none
@@ -113,11 +114,11 @@ class _Loop:
         away = now - self._away_since
         if isinstance(error, JournalCorrupt) and away > CORRUPT_PATIENCE_S:
             raise error
-        last, watched = self._hold.last, self._steps.watched
+        last, watched = self._hold.last, self._steps.watch_what_was_made()
         if last is not None and last.ended is not None:
             return (yield from self._end_without_clean_up(last, error, away))
         if watched is not None and watched.ending is None:
-            yield from self._watch_only()
+            yield from self._watch_only(watched)
         elif away > self._patience_s:
             if watched is None:
                 raise error
@@ -126,9 +127,7 @@ class _Loop:
         self._clock.sleep(TICK_S * 5)
         return False
 
-    def _watch_only(self) -> Iterator[Event]:
-        watched = self._steps.watched
-        assert watched is not None
+    def _watch_only(self, watched: Watched) -> Iterator[Event]:
         try:
             self._hold.owe((yield from watched.look()))
         except (BackendUnavailable, StorageError):

@@ -49,7 +49,7 @@ STRAYS_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A RayJob that this loop created (or adopted), `at` on `boottime`."""
+    """A RayJob that this loop created (or adopted), not before `at` on `boottime`."""
 
     attempt: int
     view: RayJobView
@@ -154,12 +154,13 @@ class Steps:
         if made is None or made.attempt != attempt.number:
             # Once only: where its uid can't be noted it may have ended and gone by the next try.
             manifest = manifest_of(self._job, attempt.number, self._platform)
+            at = self._clock.boottime()
             try:
                 view = self._platform.backend.create(manifest)
             except (BackendRefused, DoesNotFit, Refused) as error:
                 yield from self._end_attempt(attempt, _refused(attempt, error))
                 return
-            made = self._made = _Made(attempt.number, view, self._clock.boottime())
+            made = self._made = _Made(attempt.number, view, at)
         record = {"number": attempt.number, "uid": made.view.uid}
         try:
             self._hold.append(
@@ -204,6 +205,17 @@ class Steps:
         state = self._hold.state()
         attempt = state.open_attempt
         assert attempt is not None
+        return self._watch_for(attempt, state)
+
+    def watch_what_was_made(self) -> Watched | None:
+        """Without run storage: what is watched, or was made but can't be noted. No other."""
+        state, made = self._hold.last, self._made
+        attempt = state.open_attempt if state else None
+        if state and made and attempt and made.attempt == attempt.number:
+            return self._watch_for(attempt, state)
+        return self.watched
+
+    def _watch_for(self, attempt: AttemptRecord, state: JournalState) -> Watched:
         if self.watched is None or self.watched.number != attempt.number:
             made = self._made if self._made and self._made.attempt == attempt.number else None
             self.watched = Watched(
