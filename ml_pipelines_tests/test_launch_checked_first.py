@@ -13,7 +13,7 @@ from ml_pipelines.defs.ads_ranking.launch import CONFIGS
 from ml_pipelines.errors import DoesNotFit
 from ml_pipelines.lifecycle import open_platform
 from ml_pipelines.orchestration.config import LaunchpadConfig
-from ml_pipelines.orchestration.resource import PlatformControl
+from ml_pipelines.orchestration.control import PlatformControl
 from ml_pipelines.orchestration.stores import Stores
 from ml_pipelines.spec.cluster import ClusterSpec
 from ml_pipelines_tests.fake_ads import Ads

@@ -14,17 +14,16 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dagster as dg
 from pydantic import Field
 
 from ml_pipelines import settings
-from ml_pipelines.clock import Clock
 from ml_pipelines.errors import (
     BackendError,
     InvalidInput,
@@ -34,9 +33,9 @@ from ml_pipelines.errors import (
     Refused,
     StorageError,
 )
-from ml_pipelines.job.events import Event
 from ml_pipelines.job.verdict import Verdict
 from ml_pipelines.orchestration.config import in_launchpad_words
+from ml_pipelines.orchestration.control import JobControl, PlatformControl
 from ml_pipelines.orchestration.identity import (
     WILL_RETRY_TAG,
     StepIdentity,
@@ -52,7 +51,6 @@ from ml_pipelines.orchestration.translate import (
 )
 
 if TYPE_CHECKING:
-    from ml_pipelines.lifecycle import Job, Platform
     from ml_pipelines.spec.cluster import ClusterSpec
     from ml_pipelines.spec.job import JobSpec, Limits
 
@@ -87,29 +85,6 @@ class JobOutcome:
         if self.verdict.warnings:
             shown["warnings"] = dg.MetadataValue.md("\n".join(self.verdict.warnings))
         return shown
-
-
-class JobControl(Protocol):
-    """What the resource needs of the lifecycle, bound to one platform."""
-
-    @property
-    def clock(self) -> Clock:
-        """The clock that bounds rates."""
-
-    def check(self, cluster: ClusterSpec) -> None:
-        """Refuse, with DoesNotFit, workers that the backend could never give; create nothing."""
-
-    def submit(self, spec: JobSpec, me: StepIdentity) -> Any:
-        """Submit, or claim what an earlier run of the same logical run began."""
-
-    def follow(self, job: Any) -> Generator[Event, None, None]:
-        """The job's events up to JobEnded; closing it releases the claim, the job goes on."""
-
-    def cancel(self, run_key: str, *, reason: str, by: str) -> None:
-        """End the job and remove what it holds, in at most 30 s."""
-
-    def result_entry(self, run_key: str) -> int | None:
-        """Number of the journal entry that holds the job's result."""
 
 
 class Exit(Enum):
@@ -327,56 +302,3 @@ def undisturbed() -> Iterator[None]:
 
 def _wait(_number: int, _frame: object) -> None:
     sys.stderr.write("Stopping the job already; at most 30 s.\n")
-
-
-@dataclass(frozen=True)
-class PlatformControl:
-    """The real control: the lifecycle on one platform."""
-
-    platform: Platform
-
-    @property
-    def clock(self) -> Clock:
-        return self.platform.clock
-
-    def check(self, cluster: ClusterSpec) -> None:
-        from ml_pipelines.spec.job import JobSpec
-        from ml_pipelines.spec.manifest import Identity, rayjob
-
-        here = self.platform.settings
-        spec = JobSpec(name="check", entrypoint=("true",), cluster=cluster)
-        manifest = rayjob(
-            spec, self.platform.pools, Identity("check", 1), runs=here.runs, lake=here.lake
-        )
-        self.platform.backend.check(manifest)
-
-    def submit(self, spec: JobSpec, me: StepIdentity) -> Job:
-        from ml_pipelines import lifecycle
-
-        job = lifecycle.submit(
-            spec,
-            run_key=me.run_key,
-            labels=me.labels,
-            platform=self.platform,
-            exclusive=me.exclusive,
-        )
-        # The run database says that the run before us is over, so its loop isn't waited for.
-        job.takeover = me.retried
-        return job
-
-    def follow(self, job: Job) -> Generator[Event, None, None]:
-        from ml_pipelines import lifecycle
-
-        return lifecycle.follow(job, platform=self.platform)
-
-    def cancel(self, run_key: str, *, reason: str, by: str) -> None:
-        from ml_pipelines import lifecycle
-
-        for event in lifecycle.cancel(run_key, platform=self.platform, reason=reason, by=by):
-            sentence = getattr(event, "sentence", "")
-            if sentence:
-                sys.stdout.write(f"[ml_pipelines] {sentence}\n")
-
-    def result_entry(self, run_key: str) -> int | None:
-        result = self.platform.journal(run_key).read().result
-        return None if result is None else result.entry
