@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,7 +56,7 @@ def mlp(tmp_path: Path) -> Mlp:
 
 
 def test_list(mlp: Mlp) -> None:
-    """One line a job: key, phase, owner, attempts, age, duration, why."""
+    """Case J2: one line a job, what it took fixed once it has ended: key, phase, owner, age, why."""
     result = mlp("job", "list")
     assert [line.split(maxsplit=4)[:4] for line in result.stdout.splitlines()] == [
         ["RUN", "KEY", "PHASE", "OWNER"],
@@ -64,6 +65,19 @@ def test_list(mlp: Mlp) -> None:
     ]
     assert "2 min 00 s  2 min 00 s  the driver runs" in result.stdout
     assert "2 h 00 min  7.0 s" in result.stdout
+
+
+def test_a_name_moves_nobodys_cursor(tmp_path: Path) -> None:
+    """Case I3: control characters of names and reasons are shown, never sent to the terminal."""
+    evil = replace(FAILED, name="a\x1b]8;;http://x\x1b\\b", owner="x\ny", sentence="\x1b[2J<img>\r")
+    mlp = Mlp(tmp_path / "home", FakeLifecycle(jobs=[evil]))
+    index.mark_open(open_store(mlp.settings.runs), evil.run_key)
+    for words in (["list"], ["status", evil.run_key]):
+        shown = mlp("job", *words).stdout
+        assert "\x1b" not in shown
+        assert "\r" not in shown
+        assert "\\x1b[2J<img>\\r" in shown
+        assert "x\\ny" in shown
 
 
 def test_list_of_nothing(tmp_path: Path) -> None:

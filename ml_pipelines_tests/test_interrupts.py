@@ -111,7 +111,7 @@ def test_ctrl_c_where_nobody_retries_cancels() -> None:
 
 
 def test_terminate_while_submitting_cancels_too() -> None:
-    """Case E6: an interrupt inside the submission itself leaves nothing behind."""
+    """Cases E6, E15: an interrupt inside the submission itself leaves nothing, and waits for none."""
 
     class Interrupting(FakeControl):
         def submit(self, spec, me):

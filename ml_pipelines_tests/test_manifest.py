@@ -60,7 +60,7 @@ def test_same_input_same_bytes():
 
 
 def test_we_own_retries_and_clean_up():
-    """KubeRay neither retries nor makes a lost head again, and cleans up behind us."""
+    """Case A15: KubeRay retries nothing, makes no lost head again, and cleans up behind us."""
     spec = manifest()["spec"]
     assert spec["submissionMode"] == "HTTPMode"
     assert spec["backoffLimit"] == 0
@@ -248,7 +248,7 @@ def test_empty_labels_are_left_out():
 
 
 def test_run_environment():
-    """Case A6: our variables, the backend's and the user's reach driver and pods alike."""
+    """Cases A6, D13: our variables, the backend's and the user's reach driver and pods alike."""
     spec = job(env={"RAY_DEDUP_LOGS": "1", "MINE": "x$$ y"})
     made = manifest(spec, backend_env={"AWS_REGION": "eu", "MINE": "theirs"})
     env = yaml.safe_load(made["spec"]["runtimeEnvYAML"])["env_vars"]

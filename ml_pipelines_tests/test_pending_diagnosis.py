@@ -275,7 +275,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_what_is_said(case: Case):
-    """Cases F1 to F11: the sentence quotes its evidence, the remedy says what to do."""
+    """Cases C18, F1 to F11: the sentence quotes its evidence, the remedy says what to do."""
     diagnosis = why_pending(case.obs)
     for words in case.says:
         assert words in diagnosis.sentence

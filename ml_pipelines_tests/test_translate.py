@@ -167,7 +167,7 @@ def test_finite_values_are_numbers_that_plot() -> None:
 
 
 def test_a_failed_job_tells_why_and_what_to_do() -> None:
-    """The failure holds verdict, evidence, the last lines, the remedy and the log, and no retry."""
+    """Case D14: verdict, evidence, last lines, remedy and log are in the failure; no retry."""
     verdict = Verdict(
         VerdictClass.OOM,
         "a worker ran out of memory",

@@ -61,9 +61,14 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def plain(text: str) -> str:
+    """`text` in one line, control characters as escapes: a job's name moves nobody's cursor."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as their widest cell; the last one runs on."""
-    lines = [tuple(head), *(tuple(row) for row in rows)]
+    lines = [tuple(head), *(tuple(map(plain, row)) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

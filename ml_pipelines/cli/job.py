@@ -132,6 +132,8 @@ def list_(session: Session, days: int, as_json: bool) -> None:
 @click.pass_obj
 def status(session: Session, run_key: str, as_json: bool) -> None:
     """Where one job stands, why, and what to do next."""
+    from ml_pipelines.cli.console import plain
+
     with session.lifecycle.open_platform(session.settings) as platform:
         key = session.find(run_key, platform)
         summary = session.lifecycle.describe(key, platform=platform)
@@ -139,7 +141,7 @@ def status(session: Session, run_key: str, as_json: bool) -> None:
         click.echo(_json(asdict(summary)))
         return
     for name, value in _facts(summary, session):
-        click.echo(f"{name:<11} {value}")
+        click.echo(f"{name:<11} {plain(value)}")
     click.echo(f"{'next':<11} mlp job {'logs' if summary.phase.ended else 'attach'} {key}")
 
 

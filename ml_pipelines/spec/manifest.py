@@ -24,7 +24,6 @@ FINISHED_TTL_S = 300
 BACKSTOP_S = 300
 
 RUN_KEY_LABEL = naming.label_key("run_key")
-ATTEMPT_LABEL = naming.label_key("attempt")
 SPEC_HASH_LABEL = naming.label_key("spec_hash")
 # A digest of what the spec says and the manifest has no place for.
 UNSEEN_ANNOTATION = naming.label_key("unseen_sha256")

@@ -9,7 +9,6 @@ import unicodedata
 
 # KubeRay allows a RayJob 47 characters; `-a` and three digits of the attempt come on top of ours.
 RUN_KEY_LENGTH = 42
-ATTEMPT_NAME_LENGTH = 47
 CLUSTER_NAME_LENGTH = 53
 LABEL_LENGTH = 63
 PREFIX = "ml-pipelines.dev/"
