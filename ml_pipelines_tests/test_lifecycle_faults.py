@@ -42,7 +42,7 @@ from ml_pipelines_tests.fake_backend import (
     loses_its_head,
     succeeds,
 )
-from ml_pipelines_tests.lives import PlainStore
+from ml_pipelines_tests.plain_store import PlainStore
 
 KEY = "train-2026-01-01-0123456789"
 SPEC = JobSpec(name="train", entrypoint=("python", "train.py"))

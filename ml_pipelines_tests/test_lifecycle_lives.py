@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from ml_pipelines.job.phase import Phase
-from ml_pipelines_tests.lives import World, digest, run_life
+from ml_pipelines_tests.life_world import World
+from ml_pipelines_tests.lives import digest, run_life
 
 LIVES = 240
 IN_ONE_TEST = 30
@@ -25,24 +26,6 @@ def test_lives(first: int) -> None:
 def test_quiet_lives(seed: int) -> None:
     """Without faults, only people and processes that come and go."""
     run_life(seed, wild=0.0)
-
-
-# Seeds that once ended badly, by what was wrong then.
-ONCE = {
-    "a result in its entry was looked for at an empty path": [4, 8, 18],
-    "a success was run again: the loop that made it stood still until it had expired": [89, 237],
-    "a success was run again: it could not be watched while storage was away": [369, 490],
-    "after a reboot the job waited for a head that nobody remembered": [123, 995],
-    "closed in the index and not in the journal: the keeper could not find it": [534, 539, 650],
-    "created again for want of its uid in the journal": [1413, 1831],
-}
-
-
-@pytest.mark.parametrize("seeds", ONCE.values(), ids=ONCE.keys())
-def test_lives_that_ended_badly_once(seeds: list[int]) -> None:
-    """They are lived again."""
-    for seed in seeds:
-        run_life(seed)
 
 
 def test_a_life_is_a_function_of_its_seed() -> None:

@@ -34,7 +34,9 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Nothing to decide yet: look again."""
+    """Nothing to decide yet: look at the open attempt again."""
+
+    attempt: AttemptRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,9 @@ def next_step(state: JournalState, sight: Sight | None) -> Step:
     if not attempt.uid and state.driver is None:
         return Create(attempt)
     if sight is None or sight.verdict is None or sight.number != attempt.number:
-        return Watch()
+        return Watch(attempt)
     if sight.result != result_entry(state):
-        return Watch()
+        return Watch(attempt)
     decision = _decision(state, (*_history(state), sight.verdict), sight.elapsed_s)
     return Close(attempt, sight.verdict, _end_phase(sight.phase, sight.verdict), decision)
 

@@ -48,7 +48,7 @@ class Hold:
         if self.last.driver is not None:
             self.job.gate.fence(self.last.driver.number)
         loop = self.last.loop
-        if self.claim and not self.last.cleaned and (loop is None or loop.number != self.claim):
+        if self.claim and (loop is None or loop.number != self.claim):
             raise Superseded(f"another process follows job {self.job.run_key} now")
         return self.last
 

@@ -87,7 +87,7 @@ class Steps:
             case Create():
                 yield from self._create(step.attempt)
             case Watch():
-                yield from self._watch()
+                yield from self._watch(step.attempt)
             case Close():
                 yield from self._close(step)
             case Finish():
@@ -189,8 +189,9 @@ class Steps:
 
     # ── while it lives ──────────────────────────────────────────────────────────────────────
 
-    def _watch(self) -> Iterator[Event]:
-        watched = self._watching()
+    def _watch(self, attempt: AttemptRecord) -> Iterator[Event]:
+        assert self._hold.last is not None
+        watched = self._watch_for(attempt, self._hold.last)
         changes = yield from watched.look()
         self._hold.note(changes)
         if watched.ending is not None:
@@ -200,12 +201,6 @@ class Steps:
         self._remove_strays()
         if not watched.log.busy:
             self._clock.sleep(TICK_S)
-
-    def _watching(self) -> Watched:
-        state = self._hold.state()
-        attempt = state.open_attempt
-        assert attempt is not None
-        return self._watch_for(attempt, state)
 
     def watch_what_was_made(self) -> Watched | None:
         """Without run storage: what is watched, or was made but can't be noted. No other."""
