@@ -137,6 +137,25 @@ def test_what_ray_refuses_is_configuration():
     assert last_word(replay, []).cls is C.CONFIG
 
 
+RAYS_MESSAGE = (
+    "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 "
+    "chars):\n" + "\n".join(RAY_TASK)
+)
+
+
+@pytest.mark.parametrize("tail", [RAY_TASK, []], ids=["log", "no log"])
+def test_the_log_is_quoted_once(tail: list[str]) -> None:
+    """Ray repeats the log in its message: that copy is used only where there is no other."""
+    replay = ended(RUNNING, failed(message=RAYS_MESSAGE))
+    verdict = last_word(replay, tail)
+    assert verdict.sentence == "the driver failed: ValueError: bad shape (train.py:5 in boom)"
+    [said, trace] = verdict.evidence
+    assert said == (
+        "status FAILED/Failed (AppFailed): Job entrypoint command failed with exit code 1"
+    )
+    assert trace.splitlines()[-1] == "ValueError: bad shape"
+
+
 TAKEN = {"DisruptionTarget": ("True", "PreemptionByScheduler", "a higher priority")}
 OOM = (ContainerView("ray-worker", restarts=1, terminated_reason="OOMKilled", exit_code=137),)
 

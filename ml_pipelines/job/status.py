@@ -113,9 +113,13 @@ def unknown_words(rayjob: RayJobView) -> tuple[str, ...]:
     return tuple(f"{field} {word[:80]!r}" for field, word, known in words if word not in known)
 
 
+# Ray ends its message on a driver that failed with the last 20,000 characters of its log.
+_LOG_FOLLOWS = ", last available logs"
+
+
 def quoted(rayjob: RayJobView) -> str:
-    """The status in the engine's own words, for evidence."""
+    """The status in the engine's own words, for evidence, without the log that Ray puts there."""
     words = f"{rayjob.job_status or '-'}/{rayjob.deployment_status or '-'}"
     reason = f" ({rayjob.reason})" if rayjob.reason else ""
-    message = f": {rayjob.message.strip()[:500]}" if rayjob.message.strip() else ""
-    return f"status {words}{reason}{message}"
+    said = rayjob.message.split(_LOG_FOLLOWS, 1)[0].strip()
+    return f"status {words}{reason}{f': {said[:500]}' if said else ''}"

@@ -82,7 +82,12 @@ def _saved_by_result(verdict: Verdict) -> Verdict:
 
 
 def _of_driver(verdict: Verdict, known: Known, tail: Sequence[str]) -> Verdict:
-    """Why the driver failed: lost machines first, then what its log says, then its exit code."""
+    """Why the driver failed: lost machines first, then what its log says, then its exit code.
+
+    Where nothing of the log could be read, what the engine's message holds of it serves.
+    """
+    message = known.done.message.splitlines() if known.done else []
+    tail = tail or message[1:]
     trace = traces.last_trace(tail)
     quoted = trace.lines if trace is not None else tuple(traces.plain(line) for line in tail[-10:])
     verdict = replace(
@@ -99,9 +104,11 @@ def _of_driver(verdict: Verdict, known: Known, tail: Sequence[str]) -> Verdict:
             evidence=(loss.evidence, *verdict.evidence),
             remedy=_MORE_MEMORY if loss.cls is VerdictClass.OOM else _AGAIN,
         )
-    message = known.done.message.splitlines() if known.done else []
-    said = [*message, *tail]
-    return _by_words(verdict, said) or _by_trace(verdict, trace) or _by_exit_code(verdict, tail)
+    return (
+        _by_words(verdict, [*message, *tail])
+        or _by_trace(verdict, trace)
+        or _by_exit_code(verdict, tail)
+    )
 
 
 def _recent_loss(known: Known) -> Loss | None:
