@@ -237,6 +237,8 @@ def environment(record: HeadRecord, ours: Mapping[str, str]) -> dict[str, str]:
         DOLLAR_VARIABLE: "$",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": record.token,
+        # Without it a worker that asks for its cluster finds every Ray of this machine.
+        **({"RAY_ADDRESS": f"{NODE_ADDRESS}:{record.ports['port']}"} if NODE_ADDRESS else {}),
         "RAY_USAGE_STATS_ENABLED": "0",
         # A driver outlives its dead cluster by a minute otherwise.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "5",

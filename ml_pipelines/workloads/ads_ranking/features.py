@@ -28,6 +28,7 @@ from ml_pipelines.workloads.ads_ranking.schema import (
     IMPRESSIONS,
     arrow_schema,
 )
+from ml_pipelines.workloads.joining import join_ray
 from ml_pipelines.workloads.params import parse
 from ml_pipelines.workloads.report import Run, driver
 
@@ -177,6 +178,7 @@ def by_ray_data(items: Sequence[Mapping[str, str]]) -> None:
     """Write the features of all items, in parallel."""
     import ray.data
 
+    join_ray()
     ray.data.from_items(list(items), override_num_blocks=len(items)).map(write_features).take_all()
 
 

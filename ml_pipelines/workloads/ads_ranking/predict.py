@@ -27,6 +27,7 @@ from ml_pipelines.workloads.ads_ranking.schema import (
 )
 from ml_pipelines.workloads.ads_ranking.scoring import Scorer, TrainedModel, fitted_baseline
 from ml_pipelines.workloads.ads_ranking.window import features_day, window_before
+from ml_pipelines.workloads.joining import join_ray
 from ml_pipelines.workloads.params import bounded, parse
 from ml_pipelines.workloads.report import Run, driver
 
@@ -127,6 +128,7 @@ def by_ray_data(items: Sequence[Mapping[str, str]], scorer: Scorer | str) -> Non
     """Score all items with as many actors as fit."""
     import ray.data
 
+    join_ray()
     ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
         ScoreFiles,
         fn_constructor_args=(scorer,),

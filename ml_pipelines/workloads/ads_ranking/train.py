@@ -36,6 +36,7 @@ from ml_pipelines.workloads.ads_ranking.config import Outcome, Task, TrainConfig
 from ml_pipelines.workloads.ads_ranking.data import LANES
 from ml_pipelines.workloads.ads_ranking.window import Window, window_before
 from ml_pipelines.workloads.device import asked_gpus, wants_cuda
+from ml_pipelines.workloads.joining import join_ray
 from ml_pipelines.workloads.params import parse
 from ml_pipelines.workloads.report import (
     Committer,
@@ -138,7 +139,7 @@ def train_on_ray(
     `worker` is what runs in every worker, `train_worker` unless somebody wants to measure it.
     """
     import ray
-    from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig, UserCallback
     from ray.train.torch import TorchConfig, TorchTrainer
 
     class CommitCheckpoints(UserCallback):
@@ -152,7 +153,7 @@ def train_on_ray(
             self.committer.post(lambda journal: commit_checkpoint(journal, run_seat, reported))
 
     run_seat = run.seat
-    ray.init(ignore_reinit_error=True)
+    join_ray()
     workers, cuda = processes(task.config, ray.cluster_resources(), os.environ)  # type: ignore[no-untyped-call]
     task = replace(task, cuda=cuda)
     # 1. Workers: one process a GPU, else as many as asked for, sharing the CPUs that there are.
@@ -169,12 +170,13 @@ def train_on_ray(
         torch_config=TorchConfig(backend="nccl" if cuda else "gloo", timeout_s=PEER_TIMEOUT_S),
         # 3. Reports of checkpoints come to the controller. A lost worker ends the attempt: whether
         #    there is another one is decided outside, by why it was lost.
-        run_config=RunConfig(
+        run_config=RunConfig(  # type: ignore[call-arg]  # typed as the one of Ray Train V1
             name="train",
             storage_path=path,
             storage_filesystem=filesystem,
             failure_config=FailureConfig(max_failures=0),
             callbacks=[CommitCheckpoints(Committer(run_seat))],  # type: ignore[list-item]
+            logging_config=LoggingConfig(log_level="WARNING"),
         ),
     )
     result = trainer.fit()
