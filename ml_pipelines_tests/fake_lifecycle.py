@@ -84,7 +84,8 @@ class FakeLifecycle:
 
     def cancel(self, run_key: str, *, platform: Any, reason: str, by: str) -> list[Event]:
         self.calls.append(("cancel", run_key, reason, by))
-        return [JobEnded(run_key, Phase.CANCELLED, CANCELLED)]
+        over = [job.phase for job in self.jobs if job.run_key == run_key and job.phase.ended]
+        return [JobEnded(run_key, (*over, Phase.CANCELLED)[0], CANCELLED)]
 
     def read_logs(
         self, run_key: str, *, platform: Any, attempt: int | None, follow: bool

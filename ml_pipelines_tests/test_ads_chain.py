@@ -122,9 +122,9 @@ def test_the_evaluation_shows_the_models_side_by_side(ads: Ads) -> None:
 
 BAD_DAYS = {
     "half-written": "is half-written",
-    "missing column": "Column(s) click are missing",
-    "mistyped column": "Column affinity is string, not float",
-    "zero rows": "has no rows",
+    "missing column": "without the column(s) click",
+    "mistyped column": "column affinity is string, not float",
+    "zero rows": "0 rows are no day",
     "missing": "does not exist",
 }
 
@@ -148,6 +148,7 @@ def test_a_bad_day_stops_before_any_ray(ads: Ads, lake: Lake, what: str, said: s
     assert not result.success
     [check] = [c for c in result.get_asset_check_evaluations() if not c.passed]
     assert said in (check.description or "")
+    assert lake.store.child_url(folder) in (check.description or "")
     assert ads.control.submitted == []
 
 

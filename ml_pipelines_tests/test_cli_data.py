@@ -32,6 +32,15 @@ def test_import(mlp: Mlp, lake: Lake) -> None:
     assert len(result.stdout.splitlines()) == 7
 
 
+def test_import_says_what_it_replaces(mlp: Mlp) -> None:
+    """Days that held other data are told apart from those that stay as they were."""
+    mlp("data", "synth", "--days", "1", "--rows", "100")
+    changed, *new = mlp("data", "import").stdout.splitlines()
+    assert changed.endswith("  replaced other data")
+    assert not any("replaced" in line for line in new)
+    assert all(line.endswith("unchanged") for line in mlp("data", "import").stdout.splitlines())
+
+
 def test_synth_is_a_function_of_its_options(mlp: Mlp, lake: Lake) -> None:
     """The same options give the same data version, another seed gives another."""
     words = ("data", "synth", "--days", "2", "--rows", "500", "--start", "2026-03-01")

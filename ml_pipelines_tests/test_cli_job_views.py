@@ -128,6 +128,13 @@ def test_logs_of_an_attempt_followed(mlp: Mlp) -> None:
     assert mlp.lifecycle.asked("read_logs") == [(RUNNING.run_key, 2, True)]
 
 
+def test_logs_of_an_attempt_that_never_was(mlp: Mlp) -> None:
+    """Bad input, not an outage: the exit code and the sentence say so."""
+    result = mlp("job", "logs", "--attempt", "7", FAILED.run_key)
+    assert result.exit_code == 2
+    assert "--attempt: 7 is no attempt of" in result.stderr
+
+
 def test_the_beginning_of_a_key_is_enough(mlp: Mlp) -> None:
     """A key may be shortened while only one job begins so."""
     assert mlp("job", "logs", "train-1").exit_code == 0
@@ -157,6 +164,14 @@ def test_cancel(mlp: Mlp) -> None:
     result = mlp("job", "cancel", "--reason", "wrong data", "train-1")
     assert mlp.lifecycle.asked("cancel") == [(RUNNING.run_key, "wrong data", "ada")]
     assert "CANCELLED" in result.stderr
+    assert "Nothing was cancelled" not in result.stderr
+    assert result.exit_code == 0
+
+
+def test_cancel_of_what_has_ended(mlp: Mlp) -> None:
+    """It stays as it ended, and nobody is left to think that it was stopped."""
+    result = mlp("job", "cancel", FAILED.run_key)
+    assert "Nothing was cancelled: it had ended before." in result.stderr
     assert result.exit_code == 0
 
 

@@ -178,7 +178,7 @@ def test_everything_that_happens_is_shown(mlp: Mlp) -> None:
         Notice("the log has a gap", warning=True),
         LogLine("worker-1", "from a worker", 0, 1),
         MetricPoint(200, {"loss": 0.41234567, "auc": "NaN"}, 1),
-        AttemptEnded(1, preempted, "Attempt 2 starts in 5 s."),
+        AttemptEnded(1, preempted, "attempt 2 starts in 5 s"),
         *played(),
     ]
     result = mlp("job", "submit", "--", "python", "train.py")
@@ -187,7 +187,7 @@ def test_everything_that_happens_is_shown(mlp: Mlp) -> None:
         "note: CPUs shrink from 7 to 2",
         "warning: the log has a gap",
         "step 200  loss 0.412346  auc NaN",
-        "attempt 1 ended, PREEMPTED: the node was taken away. Attempt 2 starts in 5 s.",
+        "attempt 1 ended, PREEMPTED: the node was taken away; attempt 2 starts in 5 s",
     ):
         assert text in result.stderr
 

@@ -83,6 +83,12 @@ def test_this_machine(tmp_path: Path) -> None:
     assert found["MLP_HOME"].level is OK
 
 
+def test_what_make_setup_installs_is_what_is_pinned(tmp_path: Path) -> None:
+    """No pin is of a package that nothing asks for: after `make setup` none is missing."""
+    found = {each.what: each for each in examine(Mlp(tmp_path / "home").settings, {})}
+    assert found["packages"].level is not FAIL, found["packages"].sentence
+
+
 def test_a_failure_is_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A FAIL ends by 1, with its remedy; every line begins with its level."""
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "gone"))

@@ -47,7 +47,8 @@ def test_a_green_day_is_told_whole(ads: Ads, capsys) -> None:
         "training log file:///log",
         "times        features 4 s (start 2)",
         "mlp job logs ads-model-2019-11-30-",
-        "make run DATA=synthetic",
+        "next         make dev DATA=open-bandit    # the runs",
+        "             make run DATA=synthetic      # data in which",
     ):
         assert part in told, told
 
@@ -70,7 +71,7 @@ def test_a_failed_job_is_told_with_its_reason(ads: Ads, capsys) -> None:
     assert run(ads) == 1
     told = capsys.readouterr().out
     assert "FAILED after" in told
-    assert "ads_model failed: FAILED, OOM: a worker ran out of memory Ask for 8Gi." in told
+    assert "ads_model failed: FAILED, OOM: a worker ran out of memory. Ask for 8Gi." in told
 
 
 def test_a_red_check_is_told(ads: Ads, capsys) -> None:

@@ -179,7 +179,7 @@ def test_a_failed_job_tells_why_and_what_to_do() -> None:
         JobEnded("key", Phase.FAILED, verdict, tail=lines, log_url="file:///log")
     )
     assert failure.allow_retries is False
-    assert failure.description == "FAILED, OOM: a worker ran out of memory Ask for 8Gi."
+    assert failure.description == "FAILED, OOM: a worker ran out of memory. Ask for 8Gi."
     shown = {name: str(value.value) for name, value in failure.metadata.items()}
     assert shown["verdict"] == "OOM"
     assert "OOMKilled" in shown["evidence"]

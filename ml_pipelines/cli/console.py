@@ -104,7 +104,7 @@ class Console:
             case AttemptEnded():
                 verdict = event.verdict
                 self._line(
-                    f"attempt {event.attempt} ended, {verdict.cls}: {verdict.sentence}. "
+                    f"attempt {event.attempt} ended, {verdict.cls}: {verdict.sentence}; "
                     f"{event.decision}".rstrip()
                 )
             case Notice():

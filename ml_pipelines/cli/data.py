@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ml_pipelines.cli.session import Session
     from ml_pipelines.storage import Lake, Partition
 
 # The Open Bandit data's first day: synthetic days stand on the same calendar unless told otherwise.
 FIRST_DAY = "2019-11-24"
+IMPRESSIONS = "impressions"
 _DAY = "dt="
 
 
@@ -38,8 +39,9 @@ def import_(session: Session, source: str) -> None:
 
     lake = _lake(session)
     click.echo(f"Importing {source} into {session.settings.lake}", err=True)
+    before = lake.days(IMPRESSIONS)
     for partition in open_bandit.write(lake):
-        _show(partition)
+        _show(partition, before)
 
 
 @data.command()
@@ -75,8 +77,9 @@ def synth(session: Session, days: int, rows: int, seed: int, start: datetime) ->
 
     lake = _lake(session)
     click.echo(f"Generating {days} days of {rows:,} rows into {session.settings.lake}", err=True)
+    before = lake.days(IMPRESSIONS)
     for day in _days(start.date(), days):
-        _show(synthetic.write_day(lake, day, rows=rows, seed=seed))
+        _show(synthetic.write_day(lake, day, rows=rows, seed=seed), before)
 
 
 @data.command()
@@ -103,7 +106,7 @@ def ls(session: Session, dataset: str | None) -> None:
             "DATASET",
             dataset,
             f"is not in {session.settings.lake}, which holds {known}",
-            remedy="Fill it: mlp data import",
+            remedy="Name one of these." if names else "Fill it: mlp data import",
         )
 
 
@@ -119,8 +122,12 @@ def _days(first: date, count: int) -> Iterator[date]:
     return (date.fromordinal(first.toordinal() + i) for i in range(count))
 
 
-def _show(partition: Partition) -> None:
-    click.echo(f"{partition.day}  {partition.rows:>9,} rows  {partition.data_version[:12]}")
+def _show(partition: Partition, before: Mapping[str, str]) -> None:
+    """One day that was written, beside what was there: `before` are the days' data versions."""
+    version = before.get(partition.day)
+    change = "unchanged" if version == partition.data_version else "replaced other data"
+    told = f"  {change}" if version else ""
+    click.echo(f"{partition.day}  {partition.rows:>9,} rows  {partition.data_version[:12]}{told}")
 
 
 def _datasets(lake: Lake, prefix: str = "", depth: int = 4) -> Iterator[str]:

@@ -160,6 +160,11 @@ def logs(
     with session.lifecycle.open_platform(session.settings) as platform:
         key = session.find(run_key, platform)
         lines = session.lifecycle.read_logs(key, platform=platform, attempt=attempt, follow=follow)
+        made = session.lifecycle.describe(key, platform=platform).attempts if attempt else 0
+        if attempt and attempt > made:
+            raise InvalidInput(
+                "--attempt", attempt, f"is no attempt of {key}", remedy=f"It has had {made}."
+            )
         for line in lines if tail is None else deque(lines, maxlen=tail):
             click.echo(line.text)
 
@@ -186,7 +191,9 @@ def attach(ctx: click.Context, run_key: str) -> None:
 @click.pass_obj
 def cancel(session: Session, run_key: str, reason: str) -> None:
     """Stop a job, whoever follows it: nothing of it is left within 30 seconds."""
-    from ml_pipelines.cli.console import Console
+    from ml_pipelines.cli.console import Console, say
+    from ml_pipelines.job.events import JobEnded
+    from ml_pipelines.job.phase import Phase
 
     console = Console(session.clock)
     with session.lifecycle.open_platform(session.settings) as platform:
@@ -196,6 +203,9 @@ def cancel(session: Session, run_key: str, reason: str) -> None:
         )
         for event in events:
             console.show(event)
+    ended = [event.phase for event in events if isinstance(event, JobEnded)]
+    if ended and ended[-1] is not Phase.CANCELLED:
+        say("Nothing was cancelled: it had ended before.")
 
 
 # ── what the commands stand on ──────────────────────────────────────────────────────────────────
@@ -215,7 +225,8 @@ def _submit(
     from ml_pipelines.packing import pack
 
     try:
-        code = pack(folder, platform.store, exclude=exclude)
+        with options_named():
+            code = pack(folder, platform.store, exclude=exclude)
         say(f"Packed {folder.resolve()} ({code.sha256[:12]})")
         spec = spec.model_copy(update={"code": code})
         with options_named():

@@ -28,6 +28,7 @@ _VALUED = {"-W", "-X", "--check-hash-based-pycs"}
 # Which option a field of the spec was written by: errors name what the user typed.
 _OPTIONS = {
     "name": "--name",
+    "code": "--folder",
     "entrypoint": "COMMAND",
     "experiment": "--experiment",
     "cluster.workers[0].pool": "--pool",

@@ -66,7 +66,8 @@ def next_attempt(
         return _no(f"not tried again: {_WHY_NOT.get(last.cls, 'another try would end the same')}")
     spent = _spent(history, last.cls)
     if spent > budget or _over_infra(history, last.cls, budgets):
-        return _no(f"not tried again: {spent} attempts ended {last.cls}, {budget} retries allowed")
+        allowed = "1 retry is" if budget == 1 else f"{budget} retries are"
+        return _no(f"not tried again: {spent} attempts ended {last.cls}, {allowed} allowed")
     delay = _delay(history, elapsed_of_last_s, rand())
     number = len(history) + 1
     when = "at once" if delay == 0.0 else f"in {delay:.0f} s"

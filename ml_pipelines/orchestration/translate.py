@@ -166,8 +166,8 @@ def failure_of_end(end: JobEnded) -> dg.Failure:
         metadata["what to do"] = dg.MetadataValue.text(verdict.remedy)
     if end.log_url:
         metadata["log"] = dg.MetadataValue.url(end.log_url)
-    description = f"{end.phase}, {verdict.cls}: {verdict.sentence} {verdict.remedy}".strip()
-    return dg.Failure(description=description, metadata=metadata, allow_retries=False)
+    description = f"{end.phase}, {verdict.cls}: {verdict.sentence.rstrip('.')}. {verdict.remedy}"
+    return dg.Failure(description=description.strip(), metadata=metadata, allow_retries=False)
 
 
 def succeeded(end: JobEnded) -> bool:

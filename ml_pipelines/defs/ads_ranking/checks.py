@@ -40,9 +40,9 @@ def schema_and_volume(
     except (InvalidInput, NotFound) as error:
         return _red(str(error))
     if partition.rows == 0:
-        problem = problem or "The day has no rows."
+        problem = problem or "0 rows are no day: write it again."
     if problem:
-        return _red(problem)
+        return _red(f"{partition.url}: {problem}")
     usual = usual_rows(lake, day)
     metadata: dict[str, float | int | str] = {
         "dagster/row_count": partition.rows,
@@ -63,10 +63,10 @@ def schema_problem(found: dict[str, str]) -> str:
     """What is wrong with the columns of a partition, in one sentence; empty where nothing is."""
     missing = [name for name in IMPRESSIONS if name not in found]
     if missing:
-        return f"Column(s) {', '.join(missing)} are missing: write the day again with them."
+        return f"without the column(s) {', '.join(missing)}: write the day again with them."
     for name, kind in IMPRESSIONS.items():
         if found[name] != kind:
-            return f"Column {name} is {found[name]}, not {kind}: write the day again with it."
+            return f"column {name} is {found[name]}, not {kind}: write the day again with it."
     return ""
 
 

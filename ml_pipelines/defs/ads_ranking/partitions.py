@@ -29,7 +29,7 @@ def checked_day(key: str) -> str:
             "partition",
             key,
             f"is no day from {FIRST_DAY} on",
-            remedy="Write it as YYYY-MM-DD.",
+            remedy="Choose another one, written as YYYY-MM-DD.",
         )
     return key
 

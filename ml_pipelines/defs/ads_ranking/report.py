@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,14 +138,18 @@ def _failures(result: dg.ExecuteInProcessResult) -> list[str]:
 
 
 def _next(data: str, told: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    home = os.path.relpath(settings.load().home, Path.cwd())
+    home = settings.load().home
+    if home.is_relative_to(Path.cwd()):
+        home = home.relative_to(Path.cwd())
     mlp = f"MLP_HOME={home} .venv/bin/mlp"
-    lines = [
-        f"next         make dev DATA={data:<24} the runs, plots and the Launchpad in the Dagster UI",
-        f"             {mlp} job list",
+    commands = [
+        (f"make dev DATA={data}", "the runs, plots and the Launchpad in the Dagster UI"),
+        (f"{mlp} job list", ""),
     ]
     if job := told["ads_model"].get("job"):
-        lines.append(f"             {mlp} job logs {job}")
+        commands.append((f"{mlp} job logs {job}", ""))
     if data != "synthetic":
-        lines.append("             make run DATA=synthetic       data in which a challenger wins")
-    return lines
+        commands.append(("make run DATA=synthetic", "data in which a challenger wins"))
+    # As comments, what they are for may be pasted with them.
+    lines = [f"{command:<28} # {why}" if why else command for command, why in commands]
+    return [f"{'' if number else 'next':<13}{line}" for number, line in enumerate(lines)]
