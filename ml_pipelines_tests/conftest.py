@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
 
 from ml_pipelines.clock import FakeClock
 from ml_pipelines_tests.stores import s3_endpoint, s3_url, store
 
 __all__ = ["s3_endpoint", "s3_url", "store"]
+
+# The same examples at every run, and no verdict on a busy machine's speed.
+hypothesis.settings.register_profile("suite", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture

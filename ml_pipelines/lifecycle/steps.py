@@ -43,7 +43,6 @@ from ml_pipelines.lifecycle.watching import Watched
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
 
 TICK_S = 0.15  # between two looks; a look at KubeRay reads our own cache, not the server
-GONE_S = 30.0  # how long the next attempt waits for the RayJob of the last one to go
 STRAYS_EVERY_S = 30.0
 
 
@@ -116,11 +115,12 @@ class Steps:
 
     def _until_gone(self) -> Iterator[Event]:
         """Wait until no ended attempt's RayJob is there; says so where that takes too long."""
-        until = self._clock.monotonic() + GONE_S
+        drain_s = self._job.spec.limits.drain_s
+        until = self._clock.monotonic() + drain_s
         while left := self._remove_ended():
             if self._clock.monotonic() >= until:
                 yield Notice(
-                    f"{', '.join(left)} is still there after {GONE_S:.0f} s; "
+                    f"{', '.join(left)} is still there after {drain_s} s; "
                     "what it writes counts no more",
                     warning=True,
                 )
