@@ -81,7 +81,9 @@ def end_of(events: list[Event]) -> JobEnded:
     return events[-1]
 
 
-def commit_result(platform: Platform, result: dict[str, object]) -> Callable[[FakeJob, float], None]:
+def commit_result(
+    platform: Platform, result: dict[str, object]
+) -> Callable[[FakeJob, float], None]:
     """A driver that commits a result three seconds after its creation."""
     done = False
 

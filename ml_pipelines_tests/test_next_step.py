@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_pipelines.job.attempts import BUDGETS
@@ -306,6 +306,7 @@ def carried_out(history: History, step: Step) -> None:
             history.add("cleaned")
 
 
+@settings(max_examples=40)  # a life of a hundred preemptions is long
 @given(histories(), st.lists(VERDICTS, min_size=1, max_size=5))
 def test_every_state_comes_to_its_end(history: History, verdicts: list[Verdict]) -> None:
     """Whatever verdicts come, each step moves the journal on, and the job is done in the end."""

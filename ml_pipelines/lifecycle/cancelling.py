@@ -128,7 +128,7 @@ def _delete_all(run_key: str, platform: Platform, until: float) -> Iterator[Even
         if platform.clock.monotonic() >= until:
             yield Notice(f"{', '.join(left)} is still there after {CANCEL_S:.0f} s", warning=True)
             return
-        platform.clock.sleep(0.2)
+        platform.clock.sleep(AGAIN_S)
 
 
 def _unrecorded(run_key: str, error: MlPipelinesError) -> Notice:

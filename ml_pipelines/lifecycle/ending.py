@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ml_pipelines.clock import Clock
-from ml_pipelines.errors import BackendError, InvalidData, NotFound, StorageError
-from ml_pipelines.job.events import Event, Notice
+from ml_pipelines.errors import InvalidData, NotFound, StorageError
 from ml_pipelines.journal import index
 from ml_pipelines.journal.entries import Draft
 from ml_pipelines.journal.state import Commit, JournalState
@@ -91,26 +90,19 @@ def remove_all(run_key: str, platform: Platform) -> list[str]:
     return [view.name for view in found]
 
 
-def clean_up(job: Job, platform: Platform, claim: int) -> Generator[Event, None, bool]:
+def clean_up(job: Job, platform: Platform, claim: int) -> None:
     """After the end: delete what bears the run key, close its logs and its marker.
 
-    Returns whether all of it was done; what was not is left to the keeper. Raises StorageError,
-    Undecided or JournalCorrupt: what was done then is done again without harm.
+    Raises BackendError, StorageError, Undecided or JournalCorrupt: what was done then is done
+    again without harm.
     """
-    try:
-        remove_all(job.run_key, platform)
-    except BackendError as error:
-        yield Notice(
-            f"could not be cleaned up now: {error.message}; the keeper tries again", warning=True
-        )
-        return False
+    remove_all(job.run_key, platform)
     state = job.journal.read()
     for attempt in state.attempts:
         if attempt.number not in state.logs:
             keeper = LogKeeper(platform.store, job.run_key, attempt.number, platform.clock)
             record_log(job, keeper, attempt.number, claim)
     close(job, platform, claim)
-    return True
 
 
 def record_log(job: Job, keeper: LogKeeper, attempt: int, claim: int) -> None:

@@ -21,13 +21,17 @@ from ml_pipelines.lifecycle import ending
 from ml_pipelines.lifecycle.decide import Done, next_step
 from ml_pipelines.lifecycle.holding import Hold
 from ml_pipelines.lifecycle.platform import Platform
-from ml_pipelines.lifecycle.steps import TICK_S, Steps
+from ml_pipelines.lifecycle.steps import (
+    CLEAN_UP_PATIENCE_S,
+    TICK_S,
+    Steps,
+    left_to_the_keeper,
+)
 from ml_pipelines.lifecycle.submit import Job
 from ml_pipelines.lifecycle.watching import Watched
 
 STORAGE_PATIENCE_S = 600.0  # how long an ended job waits for run storage to come back
 CORRUPT_PATIENCE_S = 60.0  # how long a journal with a gap may turn out to have none
-CLEAN_UP_PATIENCE_S = 30.0  # how long the end waits to be told for what the keeper can do as well
 TAKEN_OVER_S = 60.0  # how long we wait for whoever cancelled the job to finish
 
 Trouble = StorageError | Undecided | JournalCorrupt
@@ -141,9 +145,7 @@ class _Loop:
         if away <= min(CLEAN_UP_PATIENCE_S, self._patience_s):
             self._clock.sleep(TICK_S * 5)
             return False
-        yield Notice(
-            f"could not be cleaned up now: {error.message}; the keeper tries again", warning=True
-        )
+        yield left_to_the_keeper(error)
         yield self._job_ended(state)
         return True
 

@@ -9,6 +9,7 @@ from typing import Any
 from ml_pipelines.errors import (
     BackendError,
     BackendRefused,
+    BackendUnavailable,
     DoesNotFit,
     InvalidData,
     MlPipelinesError,
@@ -44,6 +45,7 @@ from ml_pipelines.spec.manifest import RUN_KEY_LABEL
 
 TICK_S = 0.15  # between two looks; a look at KubeRay reads our own cache, not the server
 STRAYS_EVERY_S = 30.0
+CLEAN_UP_PATIENCE_S = 30.0  # how long the end waits to be told for what the keeper can do as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Steps:
         self.left_behind = False
         self.tail: tuple[str, ...] = ()
         self._strays_at = self._clock.monotonic()
+        self._cleaning_since: float | None = None
         self._made: _Made | None = None  # the last RayJob that this loop created
 
     @property
@@ -92,9 +95,7 @@ class Steps:
             case Finish():
                 self._finish(step)
             case CleanUp():
-                done = yield from ending.clean_up(self._job, self._platform, self._hold.claim)
-                self.left_behind = not done
-                self._hold.dirty()
+                yield from self._clean_up()
 
     # ── an attempt begins ───────────────────────────────────────────────────────────────────
 
@@ -138,8 +139,7 @@ class Steps:
         over = {attempt.name for attempt in state.attempts if attempt.ended}
         found = [view for view in listed if view.name in over]
         for view in found:
-            if not view.deleting:
-                self._platform.backend.delete(view.name, view.uid)
+            self._platform.backend.delete(view.name, view.uid)
         return [view.name for view in found]
 
     def _wait(self, seconds: float) -> None:
@@ -289,6 +289,26 @@ class Steps:
                 )
         data |= {"phase": str(phase), "verdict": verdict.to_json()}
         self._hold.append(lambda now: Draft("end", data) if now.ended is None else None)
+
+    def _clean_up(self) -> Iterator[Event]:
+        now = self._clock.monotonic()
+        self._cleaning_since = now if self._cleaning_since is None else self._cleaning_since
+        try:
+            ending.clean_up(self._job, self._platform, self._hold.claim)
+        except BackendError as error:
+            if isinstance(error, BackendUnavailable):
+                if now - self._cleaning_since < CLEAN_UP_PATIENCE_S:
+                    raise
+            yield left_to_the_keeper(error)
+            self.left_behind = True
+        self._hold.dirty()
+
+
+def left_to_the_keeper(error: MlPipelinesError) -> Notice:
+    """Said of an ended job."""
+    return Notice(
+        f"could not be cleaned up now: {error.message}; the keeper tries again", warning=True
+    )
 
 
 def _still_open(state: JournalState, attempt: AttemptRecord) -> bool:
