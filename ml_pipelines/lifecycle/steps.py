@@ -296,9 +296,9 @@ class Steps:
         try:
             ending.clean_up(self._job, self._platform, self._hold.claim)
         except BackendError as error:
-            if isinstance(error, BackendUnavailable):
-                if now - self._cleaning_since < CLEAN_UP_PATIENCE_S:
-                    raise
+            waits = now - self._cleaning_since < CLEAN_UP_PATIENCE_S
+            if isinstance(error, BackendUnavailable) and waits:
+                raise
             yield left_to_the_keeper(error)
             self.left_behind = True
         self._hold.dirty()
