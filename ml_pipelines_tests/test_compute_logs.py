@@ -1,0 +1,69 @@
+"""A step's output reaches the terminal, also while a Ctrl-C stops the step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from ml_pipelines.orchestration.computelogs import SteadyComputeLogs
+
+ROOT = Path(__file__).parents[1]
+STEP = """
+import os, sys, time
+import dagster as dg
+
+with dg.DagsterInstance.get() as instance:
+    with instance.compute_log_manager.capture_logs(["run", "compute_logs", "step"]):
+        print("begun", flush=True)
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("stopping", flush=True)
+            time.sleep(2)  # `tail` looks once a second
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A DAGSTER_HOME with the project's own configuration."""
+    shutil.copy(ROOT / "dagster.yaml", tmp_path)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_projects_configuration_uses_it(home: Path) -> None:
+    """Logs lie where Dagster keeps them by default, so the UI and retention find them."""
+    with dg.DagsterInstance.get() as instance:
+        manager = instance.compute_log_manager
+        assert isinstance(manager, SteadyComputeLogs)
+        assert manager.inst_data is not None
+        place = manager.get_captured_local_path(["run", "compute_logs", "step"], "out")
+    assert place == str(home / "storage" / "run" / "compute_logs" / "step.out")
+
+
+def test_ctrl_c_leaves_the_copying_alone(home: Path) -> None:
+    """The whole process group gets the signal: the last words are copied, no traceback is."""
+    step = subprocess.Popen(
+        [sys.executable, "-c", STEP],
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert step.stdout is not None
+    assert step.stdout.readline() == "begun\n"
+    os.killpg(step.pid, signal.SIGINT)
+    said = step.stdout.read()
+    assert step.wait() == 0
+    assert said == "stopping\n"
+    assert (
+        home / "storage" / "run" / "compute_logs" / "step.out"
+    ).read_text() == "begun\nstopping\n"
