@@ -11,7 +11,7 @@ from ml_pipelines.job.phase import Phase
 from ml_pipelines_tests.life_world import World
 from ml_pipelines_tests.lives import digest, run_life
 
-LIVES = 240
+LIVES = 210
 IN_ONE_TEST = 30
 
 
@@ -35,7 +35,7 @@ def test_a_life_is_a_function_of_its_seed() -> None:
 
 def test_lives_are_as_wild_as_they_claim() -> None:
     """All that can happen happens in some of them, or the others prove nothing."""
-    worlds = [run_life(seed) for seed in range(60)]
+    worlds = [run_life(seed) for seed in range(2_000, 2_040)]
     story = "\n".join(line for world in worlds for line in world.trace)
     for sign in (
         "is killed at a call",

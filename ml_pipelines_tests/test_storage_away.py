@@ -41,6 +41,22 @@ class TestStorageAway:
         assert Phase.FINISHING in {e.phase for e in events if isinstance(e, PhaseChanged)}
         assert len(place.backend.created) == 1
 
+    def test_job_whose_uid_cant_be_noted_is_created_once(self, place: Place) -> None:
+        """It ends and expires before its uid is noted; the name is free again, and stays so."""
+        platform = place.platform()
+        job = lifecycle.submit(SPEC, run_key=KEY, labels={}, platform=platform)
+
+        def touch(method: str, _path: str) -> None:
+            if place.clock.elapsed > 60:
+                place.backend.jobs.clear()
+            noting = method == "create" and b'"created"' in touchy(platform).writing
+            if noting and place.clock.elapsed < 120:
+                away()
+
+        touchy(platform).touch = touch
+        assert end_of(list(lifecycle.follow(job, platform=platform))).phase is Phase.SUCCEEDED
+        assert len(place.backend.created) == 1
+
     def test_ledger_lines_of_that_time_are_written_later(self, place: Place) -> None:
         """What isn't written while the pod lives can't be known later: so it is kept for later."""
         place.backend.scripts = [succeeds(after=100)]
