@@ -50,20 +50,18 @@ def test_the_projects_configuration_uses_it(home: Path) -> None:
 
 def test_ctrl_c_leaves_the_copying_alone(home: Path) -> None:
     """The whole process group gets the signal: the last words are copied, no traceback is."""
-    step = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", STEP],
         env=dict(os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-    )
-    assert step.stdout is not None
-    assert step.stdout.readline() == "begun\n"
-    os.killpg(step.pid, signal.SIGINT)
-    said = step.stdout.read()
-    assert step.wait() == 0
-    assert said == "stopping\n"
-    assert (
-        home / "storage" / "run" / "compute_logs" / "step.out"
-    ).read_text() == "begun\nstopping\n"
+    ) as step:
+        assert step.stdout is not None
+        assert step.stdout.readline() == "begun\n"
+        os.killpg(step.pid, signal.SIGINT)
+        said = step.stdout.read()
+    assert (step.returncode, said) == (0, "stopping\n")
+    kept = home / "storage" / "run" / "compute_logs" / "step.out"
+    assert kept.read_text() == "begun\nstopping\n"
