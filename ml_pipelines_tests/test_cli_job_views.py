@@ -87,6 +87,17 @@ def test_list_of_nothing(tmp_path: Path) -> None:
     assert "mlp job submit" in result.stdout
 
 
+def test_the_homes_that_make_uses_are_named(tmp_path: Path) -> None:
+    """In a clone `mlp` looks into `.mlp`, where `make` keeps a home for each data set."""
+    mlp = Mlp(tmp_path)
+    (tmp_path / "synthetic" / "runs").mkdir(parents=True)
+    (tmp_path / "synthetic" / "lake").mkdir()
+    where = f"MLP_HOME={tmp_path}/synthetic"
+    assert f"{where} mlp job list" in mlp("job", "list").stdout
+    assert f"{where} mlp data ls" in mlp("data", "ls").stdout
+    assert f"Try {where}." in mlp("job", "status", "nosuch").stderr
+
+
 @pytest.mark.parametrize("words", [("list",), ("status", FAILED.run_key)], ids=["list", "status"])
 def test_json(mlp: Mlp, words: tuple[str, ...]) -> None:
     """--json prints all that is known, for programs."""

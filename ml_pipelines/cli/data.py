@@ -97,6 +97,8 @@ def ls(session: Session, dataset: str | None) -> None:
         click.echo(table(("DATASET", "DAYS", "FIRST", "LAST"), rows))
     elif dataset is None:
         click.echo(f"The lake {session.settings.lake} is empty. Fill it: mlp data import")
+        for other in session.elsewhere("lake"):
+            click.echo(f"There are others: {other} mlp data ls")
     elif dataset in names:
         rows = [_day(lake, dataset, day) for day in _days_of(lake, dataset)]
         click.echo(table(("DAY", "ROWS", "FILES", "DATA VERSION"), rows))

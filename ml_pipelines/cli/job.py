@@ -120,6 +120,8 @@ def list_(session: Session, days: int, as_json: bool) -> None:
         click.echo(_json([asdict(summary) for summary in jobs]))
     elif not jobs:
         click.echo(f"No jobs in {session.settings.runs} in the last {days} days.")
+        for other in session.elsewhere("runs"):
+            click.echo(f"There are others: {other} mlp job list")
         click.echo("Run one: mlp job submit -- python train.py")
     else:
         rows = [_row(summary, session) for summary in jobs]

@@ -75,6 +75,14 @@ class Session:
         """The loop and its verbs."""
         return self.load_lifecycle()
 
+    def elsewhere(self, part: str) -> list[str]:
+        """How to look at the homes below ours that hold a `part` (`lake`, `runs`) of their own.
+
+        `make` keeps one for each of its data sets, and ours may be the folder around them.
+        """
+        homes = sorted(found.parent for found in self.settings.home.glob(f"*/{part}"))
+        return [f"MLP_HOME={home}" for home in homes]
+
     def find(self, text: str, platform: Platform) -> str:
         """The run key that `text` is, or of which it is the only beginning.
 
@@ -90,7 +98,9 @@ class Session:
                 "RUN_KEY", text, f"begins {len(found)} jobs: {', '.join(found[:5])}",
                 remedy="Write more of it.",
             )  # fmt: skip
+        others = " or ".join(self.elsewhere("runs"))
         raise InvalidInput(
             "RUN_KEY", text, f"is no job in {self.settings.runs}",
-            remedy="See `mlp job list`, or point MLP_HOME or MLP_RUNS at where it ran.",
+            remedy=f"Try {others}." if others else
+            "See `mlp job list`, or point MLP_HOME or MLP_RUNS at where it ran.",
         )  # fmt: skip
