@@ -125,6 +125,7 @@ BAD_DAYS = {
     "missing column": "without the column(s) click",
     "mistyped column": "column affinity is string, not float",
     "zero rows": "0 rows are no day",
+    "changed bytes": "is not what was written",
     "missing": "does not exist",
 }
 
@@ -142,6 +143,9 @@ def test_a_bad_day_stops_before_any_ray(ads: Ads, lake: Lake, what: str, said: s
             write_day(lake, DAY, affinity="string")
         case "zero rows":
             write_day(lake, DAY, rows=0)
+        case "changed bytes":
+            [path] = [p for p in lake.store.list(folder) if p.endswith(".parquet")]
+            lake.store.put(path, lake.store.get(path)[:-1] + b"?")
         case _:
             lake.store.delete_prefix(folder)
     result = ads.run(DAY)

@@ -24,8 +24,8 @@ LEAST_SHARE = 0.2
 @dg.asset_check(
     asset="impressions",
     blocking=True,
-    description="The day is complete in the lake, with every column of the right type and at "
-    "least one row. Fewer than a fifth of the rows of a usual day is a warning.",
+    description="The day is complete in the lake, byte for byte as it was written, with every "
+    "column of the right type and at least one row. Fewer than a fifth of the rows of a usual day is a warning.",
 )
 @plain_failures()
 def schema_and_volume(
@@ -36,6 +36,7 @@ def schema_and_volume(
     lake = stores.lake()
     try:
         partition = lake.partition(DATASET, day)
+        lake.verify(partition)
         problem = schema_problem(partition.schema)
     except (InvalidInput, NotFound) as error:
         return _red(str(error))
