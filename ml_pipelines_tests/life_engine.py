@@ -23,7 +23,11 @@ KEY = "train-2026-01-01-0123456789"
 
 @dataclass
 class RayJob:
-    """One RayJob of this world. `late` when its attempt was not the open one as it was made."""
+    """One RayJob of this world.
+
+    `late` when its attempt was not the open one as it was made; a `forgetful` driver ends well and
+    commits nothing.
+    """
 
     view: RayJobView
     labels: Mapping[str, str]
@@ -35,6 +39,7 @@ class RayJob:
     claimed: int = 0
     committed: bool = False
     fenced: bool = False
+    forgetful: bool = False
     stopped_at: float | None = None
     expired: bool = False
 
@@ -122,6 +127,7 @@ class Engine:
         )
         script = self.world.script_of(attempt)
         made = RayJob(view, labels, attempt, script, self.now(), late)
+        made.forgetful = made.kind == "success" and self.world.forgets
         self.jobs[name] = made
         self.history.append(made)
         return view
@@ -143,7 +149,8 @@ class Engine:
         try:
             if not job.claimed:
                 job.claimed = journal.claim_driver(job.attempt, job.view.uid).number
-            if job.kind == "success" and elapsed >= job.ends_at - 1 and not job.committed:
+            gives = job.kind == "success" and not job.forgetful
+            if gives and elapsed >= job.ends_at - 1 and not job.committed:
                 journal.commit(job.claimed, "result", data={"of": job.view.uid})
                 job.committed = True
         except MlPipelinesError:

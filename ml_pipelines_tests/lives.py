@@ -68,7 +68,7 @@ def judge(world: World) -> None:
         mistakes = [
             job.attempt
             for job in engine.history
-            if job.kind == "mistake"
+            if (job.kind == "mistake" or (job.forgetful and world.spec.owes_result))
             and not job.late
             and engine.elapsed(job) >= job.ends_at
             and not (job.expired and world.rebooted)

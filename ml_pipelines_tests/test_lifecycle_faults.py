@@ -45,6 +45,21 @@ class TestLateCreations:
         assert place.backend.created != []
         assert place.backend.jobs == {}
 
+    def test_cancelled_between_decision_and_creation(self, place: Place) -> None:
+        """Rule 5: written ahead, then the hold is proved; a claim that is lost creates nothing."""
+        platform = place.platform()
+        job = lifecycle.submit(SPEC, run_key=KEY, labels={}, platform=platform)
+
+        def touch(method: str, _path: str) -> None:
+            if method == "objects" and place.state.open_attempt is not None:
+                touchy(platform).touch = lambda _method, _path: None
+                place.cancel()
+
+        touchy(platform).touch = touch
+        events = list(lifecycle.follow(job, platform=platform))
+        assert end_of(events).phase is Phase.CANCELLED
+        assert place.backend.created == []
+
     def test_cancelled_right_after_the_creation(self, place: Place) -> None:
         """Case E6: created, and not noted yet."""
         place.backend.scripts = [RUNS_ON]
