@@ -143,7 +143,7 @@ def test_the_gate_that_runs_again_may_say_no(ads: Ads) -> None:
     now = champion()
     assert now is not None
     assert now.run_key == "other-2019-11-28"
-    assert "Not surely better" in str(metadata(ads, "ads_champion", DAY)["why"])
+    assert "Not better than the champion for sure" in str(metadata(ads, "ads_champion", DAY)["why"])
 
 
 def test_each_model_has_a_champion_of_its_own(ads: Ads) -> None:

@@ -80,7 +80,7 @@ def decide(evaluation: Mapping[str, Any], *, min_clicks: int, min_gain: float) -
             f"{clicks} clicks can't tell it from the {against}: {shown} holds both no gain and "
             "one that would matter.",
         )
-    return Decision(Outcome.NOT_BETTER, f"Not surely better than the {against}: {shown}.")
+    return Decision(Outcome.NOT_BETTER, f"Not better than the {against} for sure: {shown}.")
 
 
 def _interval(gain: Mapping[str, Any]) -> tuple[float, float]:
