@@ -355,6 +355,20 @@ class TestCancel:
         assert len(backend.created) <= 1
         assert backend.jobs == {}
 
+    def test_keeps_what_the_driver_wrote(self, make: Make, clock: FakeClock) -> None:
+        """Case D14: the log's last lines are kept before they go with the head."""
+        log = b"".join(b"line %d\n" % n for n in range(300)) + b"half a line"
+        backend = FakeBackend(clock, scripts=[RUNS_ON], log=lambda _: log)
+        platform = make(backend)
+        job = lifecycle.submit(SPEC, run_key=KEY, labels={}, platform=platform)
+        stream = lifecycle.follow(job, platform=platform)
+        while not isinstance(next(stream), LogLine):
+            pass
+        lifecycle.cancel(KEY, platform=make(backend))
+        stream.close()
+        kept = [line.text for line in lifecycle.read_logs(KEY, platform=make(backend))]
+        assert kept == [f"line {n}" for n in range(300)] + ["half a line"]
+
     def test_ended_job_stays_as_it_ended(self, make: Make, clock: FakeClock) -> None:
         """A cancel that comes late changes nothing."""
         platform = make(FakeBackend(clock))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Thread
 
 from ml_pipelines.errors import (
+    BackendError,
     BackendUnavailable,
     JournalCorrupt,
+    JournalError,
     MlPipelinesError,
     StorageError,
     StorageUnavailable,
@@ -20,6 +23,7 @@ from ml_pipelines.job.verdicts import cancelled
 from ml_pipelines.journal.entries import Draft
 from ml_pipelines.journal.state import JournalState
 from ml_pipelines.lifecycle import ending
+from ml_pipelines.lifecycle.logkeeping import LogKeeper
 from ml_pipelines.lifecycle.loop import follow_within
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import Job, attach_to_end
@@ -27,6 +31,8 @@ from ml_pipelines.lifecycle.submit import Job, attach_to_end
 CANCEL_S = 25.0  # of the 30 s in which nothing may be left
 RECORD_S = 5.0  # how long deleting waits for run storage, which may hang for a minute
 AGAIN_S = 0.5
+KEEP_S = 3.0  # how long deleting waits for the log's last lines to be kept
+READ_BYTES = 1 << 20
 
 
 def cancel(run_key: str, *, platform: Platform, reason: str = "", by: str = "") -> list[Event]:
@@ -46,6 +52,8 @@ def cancelling(
     until = clock.monotonic() + CANCEL_S
     record = _Record(run_key, platform, reason, by)
     job = record.within(record_s)
+    if job is not None and record.ended is None:
+        _keep_log(job, platform)
     if job is None or record.ended is None:
         yield from _delete_all(run_key, platform, until)
     while job is None and clock.monotonic() < until:
@@ -56,6 +64,36 @@ def cancelling(
         yield JobEnded(run_key, Phase.CANCELLED, cancelled(by, reason))
         return
     yield from follow_within(job, platform, patience_s=CANCEL_S)
+
+
+def _keep_log(job: Job, platform: Platform) -> None:
+    """What the driver wrote so far is kept before it goes with its head; deleting waits a moment.
+
+    In a thread that may be left alone, for run storage may hang.
+    """
+
+    def keep() -> None:
+        attempt = job.journal.read().open_attempt
+        if attempt is None:
+            return
+        keeper = LogKeeper(platform.store, job.run_key, attempt.number, platform.clock)
+        until = platform.clock.monotonic() + KEEP_S
+        while platform.clock.monotonic() < until:
+            start = keeper.offset + keeper.unkept
+            chunk = platform.backend.read_log(attempt.name, "driver", start, READ_BYTES)
+            if not chunk.data:
+                break
+            keeper.add(chunk.start, chunk.data)
+            keeper.flush()
+        keeper.flush(last=True)
+
+    def try_to_keep() -> None:
+        with suppress(BackendError, JournalError, StorageError):
+            keep()
+
+    thread = Thread(target=try_to_keep, name="keep-log", daemon=True)
+    thread.start()
+    thread.join(KEEP_S)
 
 
 class _Record:
