@@ -87,13 +87,20 @@ def _keep_log(job: Job, platform: Platform) -> None:
             keeper.flush()
         keeper.flush(last=True)
 
+    failed: list[BaseException] = []
+
     def try_to_keep() -> None:
-        with suppress(BackendError, JournalError, StorageError):
-            keep()
+        try:
+            with suppress(BackendError, JournalError, StorageError):
+                keep()
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            failed.append(error)
 
     thread = Thread(target=try_to_keep, name="keep-log", daemon=True)
     thread.start()
     thread.join(KEEP_S)
+    if failed:
+        raise failed[0]
 
 
 class _Record:
