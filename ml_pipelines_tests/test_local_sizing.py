@@ -131,6 +131,13 @@ def test_numbers_of_the_user_are_refused(groups, path, words):
     assert refused.value.remedy
 
 
+def test_more_workers_than_there_is_room_for_are_refused():
+    """The number of workers is the user's too: 99 of them never start on two CPUs."""
+    with pytest.raises(DoesNotFit, match="at most 20 workers") as refused:
+        plan(SMALL, workers(1), workers(99))
+    assert refused.value.path == "cluster.workers[1].min_workers"
+
+
 def test_the_heads_own_number_is_refused():
     """A head that the user made larger than the machine is refused too."""
     with pytest.raises(DoesNotFit, match=r"cluster\.head\.cpu"):

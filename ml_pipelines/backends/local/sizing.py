@@ -109,6 +109,7 @@ def fit(manifest: Manifest, machine: Machine) -> tuple[LocalPlan, tuple[str, ...
     wanted = wanted or [GroupPlan("workers", head.pool, head.spot, 1, 1.0, 2**30, 0)]
     _refuse_singles(head, wanted, machine)
     groups = [_fewer_workers(group, machine) for group in wanted]
+    _refuse_too_many(groups, machine)
     groups = _fit_cpus(groups, machine)
     groups = _fit_memory(groups, machine)
     groups = _fit_gpus(groups, machine)
@@ -159,6 +160,23 @@ def _fewer_workers(group: GroupPlan, machine: Machine) -> GroupPlan:
     """Where the user allowed fewer workers, there are no more than CPUs."""
     each = group.cpu if "cpu" in group.fixed else 1.0
     return replace(group, workers=min(group.workers, max(group.least, int(machine.cpus / each))))
+
+
+def _refuse_too_many(groups: list[GroupPlan], machine: Machine) -> None:
+    """How many workers is the user's number too: each needs some of a CPU and of the memory."""
+    room = int(min(machine.cpus / LEAST_CPU, machine.memory * MEMORY_SHARE / LEAST_MEMORY))
+    together = 0
+    for index, group in enumerate(groups):
+        together += group.workers
+        if together > room:
+            have = _have(machine)
+            raise DoesNotFit(
+                f"cluster.workers[{index}].min_workers",
+                group.workers,
+                f"is more workers than there is room for: this machine has {have['cpu']} and "
+                f"{have['memory']}",
+                remedy=f"Ask for at most {room} workers in all.",
+            )
 
 
 def _fit_cpus(groups: list[GroupPlan], machine: Machine) -> list[GroupPlan]:
