@@ -127,7 +127,7 @@ class TestAGoodLife:
         assert (summary.run_key, summary.phase) == (KEY, Phase.SUCCEEDED)
 
     def test_keeps_every_line_of_the_log(self, make: Make, clock: FakeClock) -> None:
-        """Lines are told once, in order, and are read again from storage after the end."""
+        """Case D6: lines are told once, the last ones too, and are read from storage afterwards."""
         log = b"".join(b"line %d\n" % n for n in range(5000)) + b"no newline"
         platform = make(FakeBackend(clock, log=lambda t: log[: int(t * 20_000)]))
         events = run(platform)

@@ -60,7 +60,7 @@ def test_same_input_same_bytes():
 
 
 def test_we_own_retries_and_clean_up():
-    """Case A15: KubeRay retries nothing, makes no lost head again, and cleans up behind us."""
+    """Cases A15, E12: KubeRay retries nothing, makes no lost head again, and cleans up late."""
     spec = manifest()["spec"]
     assert spec["submissionMode"] == "HTTPMode"
     assert spec["backoffLimit"] == 0
