@@ -228,8 +228,10 @@ class World:
         self.cancelled = True
 
         def cancel() -> None:
-            # Storage never hangs here, so its thread may be waited for: a life has one order.
-            events = list(cancelling(KEY, actor.platform, "enough", "ada", record_s=1e6))
+            # Storage never hangs here, so threads may be waited for: a life has one order.
+            events = list(
+                cancelling(KEY, actor.platform, "enough", "ada", record_s=1e6, keep_s=1e6)
+            )
             self.note(f"{actor.name}: {events}")
             unrecorded.extend(e for e in events if "not be recorded" in getattr(e, "sentence", ""))
             actor.ends += [event for event in events if isinstance(event, JobEnded)]

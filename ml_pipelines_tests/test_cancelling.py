@@ -53,6 +53,16 @@ class TestCancelling:
         assert end_of(events).phase is Phase.CANCELLED
         assert place.state.cleaned
 
+    @pytest.mark.parametrize("error", [BackendUnavailable("503"), ZeroDivisionError("a bug")])
+    def test_log_that_cant_be_kept_does_not_hold_up_the_deletion(
+        self, place: Place, error: Exception
+    ) -> None:
+        """The last lines are worth keeping, and never worth a job that runs on."""
+        self._running(place)
+        place.backend.faults = {"read_log": [error]}
+        assert end_of(place.cancel()).phase is Phase.CANCELLED
+        assert place.backend.jobs == {}
+
     def test_unrecorded_cancel_is_said(self, place: Place) -> None:
         """Rule 6: it retries, then says that it stays unrecorded and what to do."""
         self._running(place)

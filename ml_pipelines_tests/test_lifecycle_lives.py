@@ -11,7 +11,7 @@ from ml_pipelines.job.phase import Phase
 from ml_pipelines_tests.life_world import World
 from ml_pipelines_tests.lives import digest, run_life
 
-LIVES = 210
+LIVES = 150
 IN_ONE_TEST = 30
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from threading import Thread
 
 from ml_pipelines.errors import (
-    BackendError,
     BackendUnavailable,
     JournalCorrupt,
-    JournalError,
     MlPipelinesError,
     StorageError,
     StorageUnavailable,
@@ -45,15 +42,24 @@ def cancel(run_key: str, *, platform: Platform, reason: str = "", by: str = "") 
 
 
 def cancelling(
-    run_key: str, platform: Platform, reason: str, by: str, *, record_s: float = RECORD_S
+    run_key: str,
+    platform: Platform,
+    reason: str,
+    by: str,
+    *,
+    record_s: float = RECORD_S,
+    keep_s: float = KEEP_S,
 ) -> Iterator[Event]:
-    """As `cancel`, told as it happens; deleting waits at most `record_s` for run storage."""
+    """As `cancel`, told as it happens.
+
+    Deleting waits at most `record_s` for the entry, and `keep_s` for the log.
+    """
     clock = platform.clock
     until = clock.monotonic() + CANCEL_S
     record = _Record(run_key, platform, reason, by)
     job = record.within(record_s)
     if job is not None and record.ended is None:
-        _keep_log(job, platform)
+        _keep_log(run_key, platform, keep_s)
     if job is None or record.ended is None:
         yield from _delete_all(run_key, platform, until)
     while job is None and clock.monotonic() < until:
@@ -66,17 +72,18 @@ def cancelling(
     yield from follow_within(job, platform, patience_s=CANCEL_S)
 
 
-def _keep_log(job: Job, platform: Platform) -> None:
+def _keep_log(run_key: str, platform: Platform, keep_s: float) -> None:
     """What the driver wrote so far is kept before it goes with its head; deleting waits a moment.
 
     In a thread that may be left alone, for run storage may hang.
     """
 
     def keep() -> None:
-        attempt = job.journal.read().open_attempt
+        # A journal of its own: this thread may still read when the caller has gone on.
+        attempt = platform.journal(run_key).read().open_attempt
         if attempt is None:
             return
-        keeper = LogKeeper(platform.store, job.run_key, attempt.number, platform.clock)
+        keeper = LogKeeper(platform.store, run_key, attempt.number, platform.clock)
         until = platform.clock.monotonic() + KEEP_S
         while platform.clock.monotonic() < until:
             start = keeper.offset + keeper.unkept
@@ -91,14 +98,15 @@ def _keep_log(job: Job, platform: Platform) -> None:
 
     def try_to_keep() -> None:
         try:
-            with suppress(BackendError, JournalError, StorageError):
-                keep()
+            keep()
+        except Exception:  # noqa: BLE001 - a log that can't be kept never holds up the deletion
+            return
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             failed.append(error)
 
     thread = Thread(target=try_to_keep, name="keep-log", daemon=True)
     thread.start()
-    thread.join(KEEP_S)
+    thread.join(keep_s)
     if failed:
         raise failed[0]
 
