@@ -52,12 +52,12 @@ def last_word(replay: Replay, tail: list[str], **result: bool) -> Verdict:
 
 RAY_TASK = """\
 Traceback (most recent call last):
-  File "/work/train.py", line 8, in <module>
+  File "/app/train.py", line 8, in <module>
     ray.get(boom.remote())
   File "/usr/lib/site-packages/ray/_private/worker.py", line 2858, in get
     raise value.as_instanceof_cause()
 ray.exceptions.RayTaskError(ValueError): ray::boom() (pid=12, ip=10.0.0.1)
-  File "/work/train.py", line 5, in boom
+  File "/app/train.py", line 5, in boom
     raise ValueError("bad shape")
 ValueError: bad shape
 """.splitlines()
@@ -65,7 +65,7 @@ RAY_TRAIN = """\
 ray.train.v2.api.exceptions.WorkerGroupError: Training failed due to worker errors:
 [Rank 0 Error Snippet]:
 Traceback (most recent call last):
-  File "/work/model.py", line 41, in step
+  File "/app/model.py", line 41, in step
     raise KeyError("campaign")
 KeyError: 'campaign'
 """.splitlines()
