@@ -178,6 +178,7 @@ def worker(rank: int, world: int, folder: str, task: Task) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # two processes import torch: minutes on a machine that is busy
 def test_any_number_of_workers_takes_up_a_checkpoint(task, store, tmp_path):
     """Two workers' checkpoint is resumed by one, and ends where two end, within rounding."""
     spawn(worker, (2, str(tmp_path), replace(task, prefix="two/")), nprocs=2)
