@@ -55,7 +55,7 @@ class LogKeeper:
             return whole
         end = 0
         for path in _chunks(self._store, self._folder):
-            end = _start(path) + (self._store.size(path) or 0)
+            end = max(end, _start(path) + (self._store.size(path) or 0))
         return end
 
     def add(self, start: int, data: bytes) -> None:
@@ -78,22 +78,27 @@ class LogKeeper:
         if size <= 0 or not (due or last):
             return
         self._flushed_at = now
+        end = self.offset + size
         try:
             self._store.create(f"{self._folder}{self.offset:015d}.log", bytes(self._pending[:size]))
         except AlreadyExists:
-            # Another follower was first; its bytes are the same, but may be fewer or more.
+            # Another follower was first, with the same bytes, but fewer or more: go on at its end,
+            # for a piece that begins anywhere else would be kept twice.
             try:
-                size = min(max(self._resume() - self.offset, 0), len(self._pending))
+                end = max(self._resume(), self.offset)
             except StorageError:
                 return
         except StorageError:
             return
-        self.offset += size
-        del self._pending[:size]
+        del self._pending[: end - self.offset]
+        self.offset = end
 
     def finish(self) -> str:
         """Make the chain one object; returns its URL. Raises StorageError."""
-        self.flush(last=True)
+        before = -1
+        while self._pending and self.offset != before:
+            before = self.offset
+            self.flush(last=True)  # again where another follower had kept a part of it
         chunks = _chunks(self._store, self._folder)
         if self._store.size(self.path) is None:
             # By way of a file: the log may be larger than memory, and the storage client can't
@@ -141,7 +146,10 @@ def _start(path: str) -> int:
 
 
 def _bytes(store: Store, paths: list[str]) -> Iterator[bytes]:
+    """The pieces in order, each byte once, also where two overlap."""
+    end = 0
     for path in paths:
-        size = store.size(path) or 0
-        for start in range(0, size, _READ):
+        first, size = max(_start(path), 0), store.size(path) or 0
+        for start in range(max(end - first, 0), size, _READ):
             yield store.get_range(path, start, min(_READ, size - start))
+        end = max(end, first + size)
