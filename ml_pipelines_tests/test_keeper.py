@@ -39,7 +39,7 @@ TABLE = {
     "live": (Status.STARTED, {}, True),
     "being terminated": (Status.CANCELING, {}, True),
     "succeeded": (Status.SUCCESS, {}, False),
-    "cancelled": (Status.CANCELED, {}, False),
+    "cancelled": (Status.CANCELED, {}, "cancelled"),
     "failed for good": (Status.FAILURE, {"will_retry": "false"}, False),
     "failed before the tag was written": (Status.FAILURE, {}, False),
     "failed, its retry is to come": (Status.FAILURE, {"will_retry": "true"}, True),
@@ -61,7 +61,7 @@ def test_the_newest_retry_decides(instance: dg.DagsterInstance) -> None:
     assert wanted("key", OURS | {"run": first})
     over = run(instance, Status.CANCELED)
     second = run(instance, Status.FAILURE, will_retry="true", auto_retry_run_id=over)
-    assert not wanted("key", OURS | {"run": second})
+    assert wanted("key", OURS | {"run": second}) == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def tick(instance: dg.DagsterInstance, sweep) -> str:
 
 def test_a_tick_says_what_it_removed(instance: dg.DagsterInstance) -> None:
     """The tick's text is the sweep's own sentences."""
-    over = run(instance, Status.CANCELED)
+    over = run(instance, Status.FAILURE)
     live = run(instance, Status.STARTED)
     jobs = {"old": OURS | {"run": over}, "new": OURS | {"run": live}}
 

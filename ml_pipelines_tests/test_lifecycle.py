@@ -430,6 +430,21 @@ class TestKeeper:
         assert lifecycle.sweep(keeper, lambda _key, _labels: False) != []
         assert backend.jobs == {}
 
+    def test_cancelled_runs_job_goes_without_the_claim_time(
+        self, make: Make, clock: FakeClock
+    ) -> None:
+        """A run that somebody cancelled will claim nothing: its job's lease isn't waited for."""
+        backend = FakeBackend(clock, scripts=[RUNS_ON])
+        platform = make(backend)
+        job = lifecycle.submit(SPEC, run_key=KEY, labels={}, platform=platform)
+        stream = lifecycle.follow(job, platform=platform)
+        next(stream), next(stream)
+        began = clock.monotonic()
+        assert lifecycle.sweep(make(backend), lambda _key, _labels: "cancelled") != []
+        assert backend.jobs == {}
+        assert clock.monotonic() - began < settings.CLAIM_TIME_S
+        stream.close()
+
     def test_late_creation_is_removed_after_the_end(self, make: Make, clock: FakeClock) -> None:
         """Case E6: a POST that landed after the cancel leaves a RayJob that no journal opens."""
         backend = FakeBackend(clock, scripts=[RUNS_ON])

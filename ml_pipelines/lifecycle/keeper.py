@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 from ml_pipelines.errors import BackendError, JournalError, MlPipelinesError, StorageError
 from ml_pipelines.journal import index
@@ -14,7 +15,9 @@ from ml_pipelines.lifecycle.loop import follow_within
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import attach_to_end, same_place
 
-Wanted = Callable[[str, Mapping[str, str]], bool | None]
+CANCELLED: Literal["cancelled"] = "cancelled"
+Wish = bool | Literal["cancelled"] | None
+Wanted = Callable[[str, Mapping[str, str]], Wish]
 
 ROUND_S = 45.0  # after that long the rest is left for the next round
 PATIENCE_S = 10.0  # how long one job's clean-up waits for run storage
@@ -27,7 +30,7 @@ def sweep(platform: Platform, wanted: Wanted) -> list[str]:
     `wanted(run_key, labels)` says whether somebody may still want the job; None means that it is
     not ours to judge. What it raises ends the round before anything is removed: so a run database
     that can't be read removes nothing. A job is left alone while the process that follows it
-    lives. What was cancelled or has ended is finished whoever wanted it. Raises StorageError.
+    lives, but for CANCELLED: that goes at once, without the claim time. What was cancelled or has ended is finished whoever wanted it. Raises StorageError.
     """
     open_keys = index.open_keys(platform.store)
     states = {key: state for key in open_keys if (state := _read(key, platform)) is not None}
@@ -48,9 +51,7 @@ def sweep(platform: Platform, wanted: Wanted) -> list[str]:
     return [*done, *_strays(platform)]
 
 
-def _settle(
-    key: str, state: JournalState, wanted: bool | None, platform: Platform
-) -> Iterator[str]:
+def _settle(key: str, state: JournalState, wanted: Wish, platform: Platform) -> Iterator[str]:
     """Finish what has ended or was cancelled, or stop what nobody wants."""
     if state.birth is None:
         yield from _unborn(key, platform)
@@ -62,7 +63,9 @@ def _settle(
         yield f"filed {key} away, which was cleaned up before"
         return
     over = state.ended is not None or state.cancelled is not None
-    if not (over or wanted is False) or held(state.loop, platform):
+    unwanted = wanted is False or wanted == CANCELLED
+    at_once = wanted == CANCELLED and not over
+    if not (over or unwanted) or (not at_once and held(state.loop, platform)):
         return
     if over:
         job = attach_to_end(key, platform=platform)
