@@ -377,9 +377,11 @@ def test_kuberays_deadlines_hold_here_too(world: World, deadline: str, reason: s
 
 
 def test_what_nobody_deletes_goes_after_its_time(world: World):
-    """Case E9: the TTL is kept here too."""
+    """Case E9: how it ended can be asked about for a day, then the object goes by itself."""
     made = world.running()
     world.ray.end(world.status(made).job_id, "SUCCEEDED")
     world.pass_by(2, seconds=2)
     world.pass_by(2, seconds=301)
+    assert [each.name for each in world.objects.all()] == [made.name]
+    world.pass_by(2, seconds=86_401)
     assert world.objects.all() == []

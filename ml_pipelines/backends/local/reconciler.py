@@ -24,6 +24,7 @@ from ml_pipelines.settings import IDLE_HEAD_S
 START_S = 180.0  # longest start of a head; usual are 12 s, 20 s on a busy machine
 END_S = 10.0  # from SIGTERM to SIGKILL of an idle head
 HEAD_STARTS = 2  # a port may have been taken meanwhile
+KEPT_S = 86_400.0  # how long an ended RayJob that nobody took note of can be asked about
 
 log = logging.getLogger("operator")
 
@@ -209,10 +210,12 @@ class Reconciler:
         return False
 
     def _expire(self, made: RayJobObject, status: Status) -> bool:
+        # As in a cluster, the time to live takes the machines (which the end gave back already),
+        # not the word on how it ended: that waits for whoever claims the job next.
         ttl = made.manifest["spec"].get("ttlSecondsAfterFinished")
         if ttl is not None and status.ended_at:
             ended = datetime.fromisoformat(status.ended_at)
-            if (self._clock.now() - ended).total_seconds() > ttl:
+            if (self._clock.now() - ended).total_seconds() > max(ttl, KEPT_S):
                 self._remove(made)
         return False
 
