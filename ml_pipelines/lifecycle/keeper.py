@@ -15,7 +15,6 @@ from ml_pipelines.lifecycle.loop import follow_within
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import attach_to_end, same_place
 
-CANCELLED: Literal["cancelled"] = "cancelled"
 Wish = bool | Literal["cancelled"] | None
 Wanted = Callable[[str, Mapping[str, str]], Wish]
 
@@ -30,7 +29,8 @@ def sweep(platform: Platform, wanted: Wanted) -> list[str]:
     `wanted(run_key, labels)` says whether somebody may still want the job; None means that it is
     not ours to judge. What it raises ends the round before anything is removed: so a run database
     that can't be read removes nothing. A job is left alone while the process that follows it
-    lives, but for CANCELLED: that goes at once, without the claim time. What was cancelled or has ended is finished whoever wanted it. Raises StorageError.
+    lives, unless "cancelled" is the answer: that goes at once, without the claim time. What was
+    cancelled or has ended is finished whoever wanted it. Raises StorageError.
     """
     open_keys = index.open_keys(platform.store)
     states = {key: state for key in open_keys if (state := _read(key, platform)) is not None}
@@ -63,9 +63,8 @@ def _settle(key: str, state: JournalState, wanted: Wish, platform: Platform) -> 
         yield f"filed {key} away, which was cleaned up before"
         return
     over = state.ended is not None or state.cancelled is not None
-    unwanted = wanted is False or wanted == CANCELLED
-    at_once = wanted == CANCELLED and not over
-    if not (over or unwanted) or (not at_once and held(state.loop, platform)):
+    at_once = wanted == "cancelled" and not over  # somebody's will: no lease is waited for
+    if not at_once and (not (over or wanted is False) or held(state.loop, platform)):
         return
     if over:
         job = attach_to_end(key, platform=platform)

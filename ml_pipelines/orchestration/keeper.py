@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -19,10 +19,9 @@ from ml_pipelines.settings import CODE_LOCATION
 
 if TYPE_CHECKING:
     from ml_pipelines.journal.lease import Observer
+    from ml_pipelines.lifecycle.keeper import Wanted, Wish
 
 FindRun = Callable[[str], dg.DagsterRun | None]
-CANCELLED: Literal["cancelled"] = "cancelled"  # as in lifecycle.keeper
-Wanted = Callable[[str, Mapping[str, str]], bool | Literal["cancelled"] | None]
 OVER = frozenset(
     {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
 )
@@ -36,7 +35,7 @@ def wanted_by(find: FindRun) -> Wanted:
     the answer: no answer, no removal.
     """
 
-    def wanted(_run_key: str, labels: Mapping[str, str]) -> bool | Literal["cancelled"] | None:
+    def wanted(_run_key: str, labels: Mapping[str, str]) -> Wish:
         if labels.get(LOCATION_LABEL) != CODE_LOCATION or not labels.get(RUN_LABEL):
             return None
         first = find(labels[RUN_LABEL])
@@ -44,7 +43,7 @@ def wanted_by(find: FindRun) -> Wanted:
             return None
         run = latest_run(first, find)
         if run.status is dg.DagsterRunStatus.CANCELED:
-            return CANCELLED  # somebody's will: no retry follows, so nothing is waited for
+            return "cancelled"  # somebody's will: no retry follows, so nothing is waited for
         return run.status not in OVER or will_be_retried(run)
 
     return wanted
