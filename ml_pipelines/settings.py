@@ -34,6 +34,8 @@ class Settings:
     backend: str
     owner: str
     team: str
+    kube_context: str = ""
+    namespace: str = ""
 
     @property
     def local_state(self) -> Path:
@@ -49,7 +51,9 @@ def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> S
     MLP_LAKE   the lake's URL; default: file://$MLP_HOME/lake
     MLP_RUNS   run storage's URL; default: file://$MLP_HOME/runs
     MLP_POOLS  the pools' YAML file; default: the one that ships with the package
-    MLP_BACKEND  `local` (default)
+    MLP_BACKEND  `local` (default) or `kuberay`
+    MLP_KUBE_CONTEXT  the kubeconfig's context; default: its current one, or the pod's own account
+    MLP_NAMESPACE  where jobs run; default: the context's namespace, or the pod's
     MLP_OWNER, MLP_TEAM  who jobs are labelled with; default: who runs this, empty
     """
     env = os.environ if environ is None else environ
@@ -64,6 +68,8 @@ def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> S
         backend=env.get("MLP_BACKEND") or "local",
         owner=env.get("MLP_OWNER") or env.get("USER") or _login(),
         team=env.get("MLP_TEAM") or "",
+        kube_context=env.get("MLP_KUBE_CONTEXT") or "",
+        namespace=env.get("MLP_NAMESPACE") or "",
     )
 
 
