@@ -70,5 +70,5 @@ def test_every_variable_read_is_described():
     source = Path(settings.__file__).read_text(encoding="utf-8")
     read = set(re.findall(r'env(?:\.get\(|\[)"(MLP_\w+)"', source))
     read |= {settings.LAKE_VARIABLE, settings.RUNS_VARIABLE}
-    described = set(re.findall(r"MLP_[A-Z]+", settings.load.__doc__ or ""))
+    described = set(re.findall(r"MLP_[A-Z_]+", settings.load.__doc__ or ""))
     assert read <= described
