@@ -12,13 +12,26 @@ from pydantic import Field, model_validator
 from ml_pipelines.errors import DoesNotFit, InvalidInput
 from ml_pipelines.spec.base import Strict
 from ml_pipelines.spec.cluster import ClusterSpec, Head, WorkerGroup
-from ml_pipelines.spec.job import JobSpec
+from ml_pipelines.spec.job import EnvName, EnvValue, JobSpec
 from ml_pipelines.spec.quantity import Cpu, Memory, cpu_cores, memory_bytes
 from ml_pipelines.spec.validate import parse, spelling
 
 PACKAGED = Path(__file__).with_name("pools.yaml")
 
+# A DNS-1123 label: what Kubernetes asks of a volume's name, and takes for every other object's.
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 PoolName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,28}[a-z0-9])?$")]
+
+
+class Volume(Strict):
+    """A claim (PersistentVolumeClaim) that every pod of a job mounts at `path`."""
+
+    name: ObjectName
+    claim: ObjectName = Field(description="Name of a PersistentVolumeClaim.")
+    path: str = Field(
+        pattern=r"^(/[^/:\x00]+)+$", description="Where pods see it: an absolute path."
+    )
+    read_only: bool = Field(default=False, description="Whether pods can only read it.")
 
 
 class Toleration(Strict):
@@ -74,6 +87,15 @@ class Pools(Strict):
     )
     service_account: str | None = Field(default=None, min_length=1)
     image_pull_secrets: tuple[str, ...] = Field(default=(), strict=False)
+    env: dict[EnvName, EnvValue] = Field(
+        default={}, description="Environment of every driver and worker, such as an S3 endpoint."
+    )
+    secrets: tuple[ObjectName, ...] = Field(
+        default=(), strict=False, description="Secrets whose keys become every pod's environment."
+    )
+    volumes: tuple[Volume, ...] = Field(
+        default=(), strict=False, description="What every pod mounts."
+    )
     # Numbers, since Kubernetes can't tell whether a user known by name is root.
     run_as_user: int = Field(default=1000, ge=1)
     run_as_group: int = Field(default=100, ge=1)
