@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ml_pipelines.storage import Store
 
 BEAT_S = 15.0
+LEAVING_S = 5.0  # what a beat under way may take before we leave without a word
 
 
 class Process:
@@ -72,17 +73,22 @@ class Process:
             self._thread.start()
 
     def stop(self) -> None:
-        """Leave in order: say so, that nobody need wait for the lease to run out."""
+        """Leave in order: say so, that nobody need wait for the lease to run out.
+
+        Where storage hangs we go all the same, within seconds, and the lease runs out by itself.
+        """
         self._ended.set()
-        if self._thread is not None:
-            self._thread.join(timeout=BEAT_S)
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(timeout=LEAVING_S)
+            if thread.is_alive():
+                return
         with self._lock:
             if not self._count:
                 return  # nothing was ever claimed by this process
             self._fresh_from = float("-inf")
             try:
-                self._write(gone=True)
+                self._write(gone=True, brief=True)
             except StorageError:
                 return  # the lease runs out by itself
 
@@ -93,9 +99,10 @@ class Process:
             except StorageError:
                 continue  # `fresh` says so to whoever is about to act
 
-    def _write(self, *, gone: bool) -> None:
+    def _write(self, *, gone: bool, brief: bool = False) -> None:
         fields = {"id": self.id, "count": self._count, "gone": gone, "pid": os.getpid()}
-        self._store.put(heartbeat_path(self.id), json.dumps(fields).encode())
+        store = self._store.brief() if brief else self._store
+        store.put(heartbeat_path(self.id), json.dumps(fields).encode())
 
 
 @dataclass(frozen=True, slots=True)

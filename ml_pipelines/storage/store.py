@@ -40,16 +40,28 @@ if TYPE_CHECKING:
 
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-CONNECT_TIMEOUT = timedelta(seconds=5)
-REQUEST_TIMEOUT = timedelta(seconds=60)
-RETRY_TIMEOUT = timedelta(seconds=60)
-MAX_RETRIES = 6
 READERS = 16
 CHUNK_BYTES = 8 * 1024 * 1024
 # What the client says only in words: EPERM, EACCES, EROFS; ENOSPC, EDQUOT; HTTP's codes.
 _DENIED = re.compile(r"os error (1|13|30)\)|40[13] (Forbidden|Unauthorized)")
+_NO_CREDENTIALS = "//169.254.169.254/"
 _FULL = re.compile(r"os error (28|122)\)")
 SCHEMES = ("file://", "s3://", "gs://", "memory://")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client waits for a far store: seconds, and how often it tries again."""
+
+    connect_s: float
+    request_s: float
+    retries: int
+    retry_s: float  # no new try after so long
+
+
+PATIENT = Patience(connect_s=5, request_s=60, retries=6, retry_s=60)
+# For whoever waits in front of a terminal, or is leaving: an answer of some kind within 10 s.
+BRIEF = Patience(connect_s=3, request_s=4, retries=6, retry_s=3)
 
 # One store a name, so that two openings of memory://x see each other.
 _memories: dict[str, MemoryStore] = {}
@@ -78,14 +90,19 @@ def open_store(url: str) -> Store:
 class Store:
     """One URL's objects. Paths are relative to it, with `/` between and no `.` or `..` parts."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: Patience = PATIENT) -> None:
         if not url.startswith(SCHEMES) or not url.partition("://")[2]:
             raise InvalidInput(
                 "storage URL", url, "names no place", remedy=f"Begin it with {', '.join(SCHEMES)}."
             )
         self.url = url.rstrip("/")
         with self._errors(""):
-            self._objects = _connect(self.url)
+            self._objects = _connect(self.url, patience)
+
+    def brief(self) -> Store:
+        """The same place, given up on within 10 s a call."""
+        far = self.url.startswith(("s3://", "gs://"))
+        return Store(self.url, BRIEF) if far else self
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return type(self), (self.url,)
@@ -206,17 +223,17 @@ class Store:
         return Path(self.url.removeprefix("file://")) / path
 
     def check(self, *, write: bool = True) -> None:
-        """Reach the store, and write and remove a probe in it.
+        """Reach the store within some 10 s, and write and remove a probe in it.
 
         Raises StorageDenied or StorageUnavailable, naming the URL.
         """
-        probe = f".probe-{uuid.uuid4().hex[:12]}"
+        probe, brief = f".probe-{uuid.uuid4().hex[:12]}", self.brief()
         try:
             with self._errors(""):
-                next(iter(obstore.list(self._objects, ".probe", chunk_size=1)), None)
+                next(iter(obstore.list(brief._objects, ".probe", chunk_size=1)), None)  # noqa: SLF001 - another of ours
             if write:
-                self.put(probe, b"probe")
-                self.delete(probe)
+                brief.put(probe, b"probe")
+                brief.delete(probe)
         except NotFound as error:
             raise StorageUnavailable(
                 f"{self.url} can't be used: {error.message}", remedy="Create the bucket."
@@ -230,15 +247,21 @@ class Store:
             _raise_ours(error, self.child_url(path))
 
 
-def _connect(url: str) -> ObjectStore:
+def _connect(url: str, patience: Patience) -> ObjectStore:
     scheme, _, rest = url.partition("://")
     if scheme == "file":
         return LocalStore(rest, mkdir=True)
     name, _, prefix = rest.partition("/")
     if scheme == "memory":
         return _memories.setdefault(rest, MemoryStore())
-    client: ClientConfig = {"connect_timeout": CONNECT_TIMEOUT, "timeout": REQUEST_TIMEOUT}
-    retry: RetryConfig = {"max_retries": MAX_RETRIES, "retry_timeout": RETRY_TIMEOUT}
+    client: ClientConfig = {
+        "connect_timeout": timedelta(seconds=patience.connect_s),
+        "timeout": timedelta(seconds=patience.request_s),
+    }
+    retry: RetryConfig = {
+        "max_retries": patience.retries,
+        "retry_timeout": timedelta(seconds=patience.retry_s),
+    }
     if scheme == "gs":
         return GCSStore(name, prefix=prefix or None, client_options=client, retry_config=retry)
     # Plain HTTP only where AWS_ENDPOINT_URL names it (a server of one's own).
@@ -261,6 +284,8 @@ def _raise_ours(error: Exception, url: str) -> NoReturn:
 
 def _classify(error: Exception) -> tuple[type[StorageError], str]:
     text = str(error)
+    if _NO_CREDENTIALS in text:  # the client's last resort, asked when nothing else names any
+        return StorageDenied, "Give credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
     denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
     if denied or _DENIED.search(text):
         return StorageDenied, "Check the credentials and permissions for this URL."
