@@ -9,6 +9,7 @@ from typing import Any
 from ml_pipelines.spec import naming
 from ml_pipelines.spec.cluster import Head, WorkerGroup
 from ml_pipelines.spec.encoding import container_env
+from ml_pipelines.spec.logship import add_log_container
 from ml_pipelines.spec.pools import Pool, Pools
 from ml_pipelines.spec.quantity import cpu_cores, mebibytes, memory_bytes, millicores
 
@@ -138,6 +139,7 @@ class PodMaker:
             "nodeSelector": dict(pool.node_selector),
         }
         spec.update({name: value for name, value in optional.items() if value})
+        add_log_container(spec, role, _container_security())
         return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
