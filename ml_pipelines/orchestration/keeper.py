@@ -95,7 +95,8 @@ def _sweep(wanted: Wanted) -> list[str]:
     from ml_pipelines import lifecycle, settings
 
     here = settings.load()
-    with lifecycle.open_platform(here, observer=_observer(here.runs)) as platform:
+    watched = lifecycle.open_platform(here, observer=_observer(here.runs), scope="namespace")
+    with watched as platform:
         return lifecycle.sweep(platform, wanted)
 
 
