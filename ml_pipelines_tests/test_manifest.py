@@ -248,9 +248,9 @@ def test_empty_labels_are_left_out():
 
 
 def test_run_environment():
-    """Cases A6, D13: our variables, the backend's and the user's reach driver and pods alike."""
+    """Cases A6, D13: our variables, the platform's and the user's reach driver and pods alike."""
     spec = job(env={"RAY_DEDUP_LOGS": "1", "MINE": "x$$ y"})
-    made = manifest(spec, backend_env={"AWS_REGION": "eu", "MINE": "theirs"})
+    made = manifest(spec, POOLS.model_copy(update={"env": {"AWS_REGION": "eu", "MINE": "theirs"}}))
     env = yaml.safe_load(made["spec"]["runtimeEnvYAML"])["env_vars"]
     assert env["RAY_DEDUP_LOGS"] == "1"
     assert env["MINE"] == "x$$ y"

@@ -7,12 +7,20 @@ import math
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+)
 
 from ml_pipelines import settings
 from ml_pipelines.spec.base import Strict
 from ml_pipelines.spec.cluster import ClusterSpec
 from ml_pipelines.spec.encoding import shell_line
+from ml_pipelines.spec.references import SecretKey, check_names, not_a_credential
 
 _RESERVED_ENV = frozenset({
     settings.RUNS_VARIABLE,
@@ -36,7 +44,7 @@ def _process_text(value: str) -> str:
         raise ValueError("holds a NUL, which no process can be given; take it out")
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError("holds half a character (a lone surrogate); take it out")
-    return value
+    return not_a_credential(value)
 
 
 def _env_name(name: str) -> str:
@@ -111,6 +119,9 @@ class JobSpec(Strict):
     env: dict[EnvName, EnvValue] = Field(
         default={}, description="Environment of driver and workers."
     )
+    secrets: dict[EnvName, SecretKey] = Field(
+        default={}, description="Environment from Secrets: a variable's name to `secret-name/key`."
+    )
     limits: Limits = Field(default=Limits(), description="How long each part may take.")
     code: Code | None = Field(
         default=None, description="A packed working folder; none: the image has it."
@@ -139,7 +150,15 @@ class JobSpec(Strict):
             _LARGEST_ENV
         ):
             raise ValueError(f"is larger than {_LARGEST_ENV} bytes; put data into a file")
+        check_names(env)
         return env
+
+    @field_validator("secrets")
+    @classmethod
+    def _named_once(cls, secrets: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        for name in sorted(secrets.keys() & info.data.get("env", {}).keys()):
+            raise ValueError(f"gives {name}, which env gives too; take it out of one of them")
+        return secrets
 
     @field_validator("params")
     @classmethod

@@ -50,13 +50,11 @@ Manifest = dict[str, Any]
 class Identity:
     """Whose attempt a manifest is.
 
-    `backend_env` is what drivers need where the backend runs them (an S3 endpoint, say). `labels`
-    are the run's, by short name (`run`, `asset`, `partition`, `code_location`); any text.
+    `labels` are the run's, by short name (`run`, `asset`, `partition`, `code_location`); any text.
     """
 
     run_key: str
     attempt: int
-    backend_env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,7 +74,7 @@ def rayjob(spec: JobSpec, pools: Pools, identity: Identity, *, runs: str, lake: 
         "run_key": identity.run_key,
         "attempt": str(identity.attempt),
     }
-    pods = PodMaker(pools, env, texts)
+    pods = PodMaker(pools, env, texts, spec.secrets)
     labels, annotations = pods.metadata(**_machines(spec.cluster, pools))
     annotations[KEEP_HEAD_LOST_ANNOTATION] = "true"
     annotations[UNSEEN_ANNOTATION] = _unseen(spec)
@@ -118,7 +116,7 @@ def raycluster(
             f"{naming.CLUSTER_NAME_LENGTH} characters.",
         )
     check_against_pools(spec, pools)
-    pods = PodMaker(pools, LOG_HYGIENE, labels)
+    pods = PodMaker(pools, {**LOG_HYGIENE, **pools.env}, labels)
     own, annotations = pods.metadata(**_machines(spec, pools))
     queue = queue_of(spec, pools)
     if queue:
@@ -160,7 +158,10 @@ def _environment(
     }
     if pools.allow_cpu_without_gpu:
         ours[settings.ALLOW_CPU_VARIABLE] = "1"
-    return dict(sorted({**LOG_HYGIENE, **identity.backend_env, **spec.env, **ours}.items()))
+    given = {**LOG_HYGIENE, **pools.env}
+    # A plain value here would win over the Secret's, for Ray sets its own last.
+    plain = {name: value for name, value in given.items() if name not in spec.secrets}
+    return dict(sorted({**plain, **spec.env, **ours}.items()))
 
 
 def _trainers(cluster: ClusterSpec, pools: Pools) -> dict[str, str]:

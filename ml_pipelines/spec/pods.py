@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ml_pipelines.spec import naming
 from ml_pipelines.spec.cluster import Head, WorkerGroup
 from ml_pipelines.spec.encoding import container_env
 from ml_pipelines.spec.logship import add_log_container
+from ml_pipelines.spec.patching import patched
 from ml_pipelines.spec.pools import Pool, Pools
 from ml_pipelines.spec.quantity import cpu_cores, mebibytes, memory_bytes, millicores
 
@@ -41,11 +42,16 @@ class _Size:
 
 @dataclass(frozen=True, slots=True)
 class PodMaker:
-    """Makes the group specs of one cluster; `texts` are its labels by short name, any text."""
+    """Makes the group specs of one cluster.
+
+    `texts` are its labels by short name, any text; `secrets` the job's, `secret-name/key` by the
+    variable's name.
+    """
 
     pools: Pools
     env: Mapping[str, str]
     texts: Mapping[str, str]
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
     def metadata(self, **more: str) -> tuple[dict[str, str], dict[str, str]]:
         """Labels, and annotations with the full texts of those that a label can't hold."""
@@ -70,7 +76,7 @@ class PodMaker:
         ]
         return {
             "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
-            "template": template,
+            "template": _patched(template, "head", pool),
         }
 
     def workers(self, group: WorkerGroup) -> Template:
@@ -87,7 +93,7 @@ class PodMaker:
                 "num-cpus": str(max(1, int(cpu_cores(size.cpu)))),
                 "num-gpus": str(size.gpus),
             },
-            "template": self._template("worker", pool, size),
+            "template": _patched(self._template("worker", pool, size), "worker", pool),
         }
 
     def autoscaler(self) -> Template:
@@ -126,7 +132,7 @@ class PodMaker:
                 {
                     "name": f"ray-{role}",
                     "image": pool.image or pools.image,
-                    "env": container_env(self.env),
+                    "env": [*container_env(self.env), *_secret_env(self.secrets)],
                     "resources": {"requests": resources, "limits": dict(resources)},
                     "securityContext": _container_security(),
                 }
@@ -137,10 +143,43 @@ class PodMaker:
             "serviceAccountName": account,
             "imagePullSecrets": [{"name": name} for name in pools.image_pull_secrets],
             "nodeSelector": dict(pool.node_selector),
+            "priorityClassName": pool.priority_class,
         }
         spec.update({name: value for name, value in optional.items() if value})
+        self._add_storage(spec)
         add_log_container(spec, role, _container_security())
         return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+
+    def _add_storage(self, spec: Template) -> None:
+        """The platform's volumes and Secrets, to Ray's container."""
+        ray, pools = spec["containers"][0], self.pools
+        if pools.secrets:
+            ray["envFrom"] = [{"secretRef": {"name": name}} for name in pools.secrets]
+        for volume in pools.volumes:
+            mode = {"readOnly": True} if volume.read_only else {}
+            claim = {"claimName": volume.claim, **mode}
+            spec.setdefault("volumes", []).append(
+                {"name": volume.name, "persistentVolumeClaim": claim}
+            )
+            ray.setdefault("volumeMounts", []).append(
+                {"name": volume.name, "mountPath": volume.path, **mode}
+            )
+
+
+def _patched(template: Template, role: str, pool: Pool) -> Template:
+    if not pool.patch:
+        return template
+    return patched(template, pool.patch, role=role, path=f"pools.{pool.name}.patch")
+
+
+def _secret_env(secrets: Mapping[str, str]) -> list[Template]:
+    """A container's `env` from keys of Secrets; where one is missing, the container can't start."""
+    made = []
+    for variable, reference in sorted(secrets.items()):
+        name, _, key = reference.partition("/")
+        ref = {"name": name, "key": key}
+        made.append({"name": variable, "valueFrom": {"secretKeyRef": ref}})
+    return made
 
 
 def _container_security() -> Template:

@@ -7,31 +7,52 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from ml_pipelines.errors import DoesNotFit, InvalidInput
 from ml_pipelines.spec.base import Strict
 from ml_pipelines.spec.cluster import ClusterSpec, Head, WorkerGroup
 from ml_pipelines.spec.job import EnvName, EnvValue, JobSpec
+from ml_pipelines.spec.patching import check_patch
 from ml_pipelines.spec.quantity import Cpu, Memory, cpu_cores, memory_bytes
+from ml_pipelines.spec.references import check_names
 from ml_pipelines.spec.validate import parse, spelling
 
 PACKAGED = Path(__file__).with_name("pools.yaml")
 
-# A DNS-1123 label: what Kubernetes asks of a volume's name, and takes for every other object's.
+# DNS-1123: what Kubernetes asks of a volume's name, and of other objects'.
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 PoolName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,28}[a-z0-9])?$")]
+
+
+SubdomainName = Annotated[
+    str,
+    Field(
+        max_length=253, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+    ),
+]
+# Volumes that Ray's pods have anyway.
+_RESERVED_VOLUMES = frozenset({"ray-logs", "shared-mem"})
+_RAYS_FOLDER = "/tmp/ray"  # noqa: S108 - where Ray keeps its session
 
 
 class Volume(Strict):
     """A claim (PersistentVolumeClaim) that every pod of a job mounts at `path`."""
 
     name: ObjectName
-    claim: ObjectName = Field(description="Name of a PersistentVolumeClaim.")
+    claim: SubdomainName = Field(description="Name of a PersistentVolumeClaim.")
     path: str = Field(
         pattern=r"^(/[^/:\x00]+)+$", description="Where pods see it: an absolute path."
     )
     read_only: bool = Field(default=False, description="Whether pods can only read it.")
+
+    @model_validator(mode="after")
+    def _leaves_ray_alone(self) -> Volume:
+        if self.name in _RESERVED_VOLUMES:
+            raise ValueError(f"has the name {self.name!r}, which Ray's own volume bears; rename it")
+        if f"{self.path}/".startswith(f"{_RAYS_FOLDER}/"):
+            raise ValueError(f"lies at {self.path}, where Ray keeps its session; choose another")
+        return self
 
 
 class Toleration(Strict):
@@ -48,7 +69,9 @@ class Pool(Strict):
 
     `cpu`, `memory` and `gpus` are what one machine has for one pod. `price_per_hour` is a
     machine's, in dollars; unknown when left out. `image` and `service_account` stand over the
-    platform's; `queue` is a Kueue queue that jobs on this pool wait in.
+    platform's; `queue` is a Kueue queue that jobs on this pool wait in. `patch` is for what there
+    is no field for: a strategic merge patch on the template of every pod here, as `kubectl patch`
+    merges it (the containers are `ray-head` and `ray-worker`).
     """
 
     name: PoolName
@@ -67,10 +90,18 @@ class Pool(Strict):
         default=None, gt=0, description="Dollars an hour of a machine."
     )
     image: str | None = Field(default=None, min_length=1)
-    service_account: str | None = Field(default=None, min_length=1)
-    queue: str | None = Field(default=None, min_length=1, description="Kueue's LocalQueue.")
+    service_account: SubdomainName | None = None
+    queue: SubdomainName | None = Field(
+        default=None, max_length=63, description="Kueue's LocalQueue."
+    )
+    priority_class: SubdomainName | None = Field(
+        default=None, description="PriorityClass of the pods."
+    )
     max_workers: int | None = Field(
         default=None, ge=1, description="Most workers that one job may have."
+    )
+    patch: dict[str, JsonValue] = Field(
+        default={}, description="Strategic merge patch on the pods' template."
     )
 
 
@@ -85,12 +116,12 @@ class Pools(Strict):
     allow_cpu_without_gpu: bool = Field(
         default=False, description="Whether a workload that asked for GPUs may go on without."
     )
-    service_account: str | None = Field(default=None, min_length=1)
-    image_pull_secrets: tuple[str, ...] = Field(default=(), strict=False)
+    service_account: SubdomainName | None = None
+    image_pull_secrets: tuple[SubdomainName, ...] = Field(default=(), strict=False)
     env: dict[EnvName, EnvValue] = Field(
         default={}, description="Environment of every driver and worker, such as an S3 endpoint."
     )
-    secrets: tuple[ObjectName, ...] = Field(
+    secrets: tuple[SubdomainName, ...] = Field(
         default=(), strict=False, description="Secrets whose keys become every pod's environment."
     )
     volumes: tuple[Volume, ...] = Field(
@@ -99,6 +130,22 @@ class Pools(Strict):
     # Numbers, since Kubernetes can't tell whether a user known by name is root.
     run_as_user: int = Field(default=1000, ge=1)
     run_as_group: int = Field(default=100, ge=1)
+
+    @field_validator("env")
+    @classmethod
+    def _hold_no_credentials(cls, env: dict[str, str]) -> dict[str, str]:
+        check_names(env)
+        return env
+
+    @field_validator("volumes")
+    @classmethod
+    def _differ(cls, volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
+        for field in ("name", "path"):
+            values = [getattr(volume, field) for volume in volumes]
+            for value in values:
+                if values.count(value) > 1:
+                    raise ValueError(f"has the {field} {value!r} twice; change one")
+        return volumes
 
     @model_validator(mode="before")
     @classmethod
@@ -132,7 +179,10 @@ def load_pools(path: Path | None = None) -> Pools:
     except yaml.YAMLError as error:
         text = " ".join(str(error).split())
         raise InvalidInput("MLP_POOLS", str(source), f"is no YAML ({text})") from error
-    return parse(Pools, data, root=f"{source}: ")
+    pools = parse(Pools, data, root=f"{source}: ")
+    for name, pool in pools.pools.items():
+        check_patch(pool.patch, f"{source}: pools.{name}.patch")
+    return pools
 
 
 def check_against_pools(spec: JobSpec | ClusterSpec, pools: Pools) -> None:

@@ -11,14 +11,24 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ml_pipelines.errors import InvalidInput
+from ml_pipelines.spec.references import HIDDEN
 
 Model = TypeVar("Model", bound=BaseModel)
 Location = Sequence[int | str]
 
 
-class _Nothing:
+class _Words:
+    """What stands in a message where a value would."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
     def __repr__(self) -> str:
-        return "nothing"
+        return self._text
+
+
+_NOTHING = _Words("nothing")
+_NOT_SHOWN = _Words("(not shown)")
 
 
 # What pydantic puts at the end of a path for a mapping's key, and for a number within JSON.
@@ -75,11 +85,13 @@ def explain(
         return InvalidInput(
             path, value, "is for no field we know", remedy=_nearest(model, location)
         )
+    if kind == HIDDEN:
+        return InvalidInput(path, _NOT_SHOWN, str(first["msg"]))
     if kind == "value_error":
         return InvalidInput(path, value, str(context["error"]))
     problem, remedy = _SENTENCES.get(kind, (f"is wrong: {first['msg']}", ""))
     if kind == "missing":
-        value = _Nothing()
+        value = _NOTHING
     hint = remedy.format(**context) if context else remedy
     return InvalidInput(path, value, problem, remedy=hint or _description(model, location))
 

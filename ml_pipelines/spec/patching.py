@@ -1,0 +1,153 @@
+"""A strategic merge patch on a pod template, as Kubernetes itself would merge it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_pipelines.errors import InvalidInput
+from ml_pipelines.spec.naming import PREFIX
+
+# Lists whose items Kubernetes merges by a key (`patchMergeKey` in its API types). Every other list
+# is replaced as a whole: tolerations, envFrom, args and command among them.
+_MERGE_KEYS: Mapping[str, str] = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "volumes": "name",
+    "imagePullSecrets": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+}
+_DIRECTIVE = "$patch"
+_ROLES = ("head", "worker")
+
+Node = Mapping[str, Any]
+
+
+def patched(template: Node, patch: Node, *, role: str, path: str) -> dict[str, Any]:
+    """The pod template with the patch merged in.
+
+    What the patch says of container `ray-head` concerns heads alone, of `ray-worker` workers
+    alone. `path` is the patch's, for messages. Raises InvalidInput.
+    """
+    mine = copy.deepcopy(dict(patch))
+    spec = mine.get("spec")
+    if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
+        others = {f"ray-{name}" for name in _ROLES if name != role}
+        spec["containers"] = [
+            one
+            for one in spec["containers"]
+            if not (isinstance(one, dict) and one.get("name") in others)
+        ]
+    return _merged(template, mine, path)
+
+
+def check_patch(patch: Node, path: str) -> None:
+    """Refuse what no patch may do: hide pods from us, or be no patch at all. Raises InvalidInput.
+
+    What the fields mean is for the server to say.
+    """
+    _check_names(patch, ("metadata", "spec"), path)
+    metadata = _mapping(patch.get("metadata", {}), f"{path}.metadata")
+    _check_names(metadata, ("labels", "annotations"), f"{path}.metadata")
+    for name, texts in metadata.items():
+        where = f"{path}.metadata.{name}"
+        for key, text in _mapping(texts, where).items():
+            if key.startswith((PREFIX, "$")):
+                raise InvalidInput(f"{where}.{key}", text, "is ours to set", remedy="Take it out.")
+            if not isinstance(text, str | None):
+                raise InvalidInput(
+                    f"{where}.{key}", text, "is no text", remedy="Write it in quotes."
+                )
+    spec = _mapping(patch.get("spec", {}), f"{path}.spec")
+    for role in _ROLES:
+        ours = {"restartPolicy": "Never", "containers": [{"name": f"ray-{role}"}]}
+        made = patched({"spec": ours}, patch, role=role, path=path).get("spec", {})
+        if (made.get("containers") or [{}])[0].get("name") != f"ray-{role}":
+            raise InvalidInput(
+                f"{path}.spec.containers", spec, f"takes the container ray-{role} away",
+                remedy="Patch its fields instead.",
+            )  # fmt: skip
+        if made.get("restartPolicy") != "Never":
+            raise InvalidInput(
+                f"{path}.spec.restartPolicy", made.get("restartPolicy"),
+                "would start Ray again in a pod that has lost its work", remedy="Take it out.",
+            )  # fmt: skip
+
+
+def _check_names(node: Node, known: Sequence[str], path: str) -> None:
+    for name, value in node.items():
+        if name not in known:
+            raise InvalidInput(
+                f"{path}.{name}", value, "can't be patched", remedy=f"Write {' or '.join(known)}."
+            )
+
+
+def _mapping(value: Any, path: str) -> Node:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(path, value, "is no mapping", remedy="Write fields and their values.")
+    return value
+
+
+def _merged(old: Node, patch: Node, path: str) -> dict[str, Any]:
+    if patch.get(_DIRECTIVE) == "replace":
+        return _plain(patch)
+    made = dict(old)
+    for name, value in patch.items():
+        where = f"{path}.{name}"
+        _check_directive(name, value, where)
+        if value is None:
+            made.pop(name, None)
+        elif isinstance(value, Mapping):
+            below = made.get(name)
+            if value.get(_DIRECTIVE) == "delete":
+                made.pop(name, None)
+            else:
+                made[name] = _merged(below if isinstance(below, Mapping) else {}, value, where)
+        elif isinstance(value, list) and name in _MERGE_KEYS:
+            made[name] = _merged_list(made.get(name) or (), value, _MERGE_KEYS[name], where)
+        else:
+            made[name] = value
+    made.pop(_DIRECTIVE, None)
+    return made
+
+
+def _merged_list(
+    old: Sequence[Node], patch: Sequence[Any], key: str, path: str
+) -> list[dict[str, Any]]:
+    """The items of `old`, in their order, each merged with its patch; then the new ones."""
+    items = [dict(item) for item in old]
+    for number, change in enumerate(patch):
+        where = f"{path}[{number}]"
+        if not isinstance(change, Mapping) or key not in change:
+            raise InvalidInput(
+                where, change, f"has no {key}, which says what it changes", remedy=f"Add `{key}`."
+            )
+        at = next((i for i, item in enumerate(items) if item.get(key) == change[key]), None)
+        if change.get(_DIRECTIVE) == "delete":
+            items = [item for item in items if item.get(key) != change[key]]
+        elif at is None:
+            items.append(_merged({}, change, where))
+        else:
+            items[at] = _merged(items[at], change, where)
+    return items
+
+
+def _check_directive(name: str, value: Any, path: str) -> None:
+    if name.startswith("$") and not (name == _DIRECTIVE and value in {"delete", "replace"}):
+        raise InvalidInput(
+            path, value, "is no directive that is known here",
+            remedy="Write `$patch: delete` or `$patch: replace`.",
+        )  # fmt: skip
+
+
+def _plain(patch: Node) -> dict[str, Any]:
+    return {name: value for name, value in patch.items() if name != _DIRECTIVE}
