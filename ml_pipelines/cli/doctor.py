@@ -51,19 +51,45 @@ def examine(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]
 
     yield health.of_python(sys.version_info[:3])
     yield _packages()
-    yield health.of_cores(_cores())
-    yield health.of_memory(_available_memory(psutil.virtual_memory().available))
-    yield _disk("disk", settings.home)
-    yield _disk("ray's disk", _RAY_TEMP)
-    yield _writable("ray's temp", _RAY_TEMP)
-    yield health.of_temp_folder(tempfile.gettempdir())
-    yield health.of_shared_memory(_shared_memory())
-    yield health.of_ports(_open_ports(health.PORTS_A_HEAD))
+    if settings.backend == "local":
+        yield health.of_cores(_cores())
+        yield health.of_memory(_available_memory(psutil.virtual_memory().available))
+        yield _disk("disk", settings.home)
+        yield _disk("ray's disk", _RAY_TEMP)
+        yield _writable("ray's temp", _RAY_TEMP)
+        yield health.of_temp_folder(tempfile.gettempdir())
+        yield health.of_shared_memory(_shared_memory())
+        yield health.of_ports(_open_ports(health.PORTS_A_HEAD))
     yield _writable("MLP_HOME", settings.home)
+    if settings.backend == "local":
+        yield from _storage(settings)
+        yield health.of_strays(*_local_rays())
+    else:
+        yield from _platform(settings)
+    yield _dagster_home(environ.get("DAGSTER_HOME"))
+
+
+def _storage(settings: Settings) -> Iterator[Finding]:
     yield _reach("lake", settings.lake)
     yield _reach("run storage", settings.runs)
-    yield health.of_strays(*_local_rays())
-    yield _dagster_home(environ.get("DAGSTER_HOME"))
+
+
+def _platform(settings: Settings) -> Iterator[Finding]:
+    """The platform file, storage as the pods see it, and the cluster."""
+    from ml_pipelines.cli import kube_doctor
+    from ml_pipelines.spec.pools import load_pools
+
+    try:
+        pools = load_pools(settings.pools)
+    except InvalidInput as err:
+        yield Finding(Level.FAIL, "pools", err.message, err.remedy)
+        return
+    unseen = kube_doctor.storage_seen_by_pods(settings, pools)
+    if unseen:
+        yield unseen
+    else:
+        yield from _storage(settings)
+    yield from kube_doctor.examine(settings, pools)
 
 
 def _packages() -> Finding:

@@ -55,6 +55,10 @@ exit codes.""",
 @click.option("--gpus", type=int, help="GPUs a worker. Default: the pool's.")
 @click.option("--env", multiple=True, metavar="K=V", help="For driver and workers; repeatable.")
 @click.option(
+    "--secret", multiple=True, metavar="K=NAME/KEY",
+    help="Environment from a key of a Secret on the cluster; repeatable.",
+)  # fmt: skip
+@click.option(
     "--experiment", default="", help="Groups jobs whose cost and results belong together."
 )
 @click.option("--limit-run", metavar="TIME", help="Stop the run after 90s, 15m, 2h, 1d.")

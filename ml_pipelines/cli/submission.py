@@ -40,6 +40,8 @@ _OPTIONS = {
     "cluster.workers[0]": "--workers",
     "limits.run_s": "--limit-run",
 }
+# Fields that hold what was written by name.
+_OPTIONS_OF_NAMES = {"env": "--env", "secrets": "--secret"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Request:
     memory: str | None = None
     gpus: int | None = None
     env: tuple[str, ...] = ()
+    secret: tuple[str, ...] = ()
     experiment: str = ""
     limit_run: str | None = None
     owes_result: bool = False
@@ -76,6 +79,7 @@ def spec_of(request: Request, settings: Settings) -> JobSpec:
         "entrypoint": request.command,
         "cluster": {"workers": (group,)},
         "env": environment(request.env),
+        "secrets": references(request.secret),
         "limits": {} if request.limit_run is None else {"run_s": seconds(request.limit_run)},
         "owes_result": request.owes_result,
         "owner": settings.owner,
@@ -141,7 +145,7 @@ def options_named() -> Iterator[None]:
     try:
         yield
     except InvalidInput as err:
-        option = "--env" if err.path.startswith("env") else _OPTIONS.get(err.path)
+        option = _OPTIONS.get(err.path) or _OPTIONS_OF_NAMES.get(err.path.partition(".")[0])
         if option is None:
             raise
         raise type(err)(option, err.value, err.problem, remedy=err.remedy) from err
@@ -165,6 +169,20 @@ def environment(pairs: Sequence[str]) -> Mapping[str, str]:
                 "--env", pair, "has no value", remedy=f"Write `--env {name or 'NAME'}=value`."
             )
         values[name] = value
+    return values
+
+
+def references(pairs: Sequence[str]) -> Mapping[str, str]:
+    """`K=NAME/KEY` pairs as a mapping. Raises InvalidInput, which shows no value: it may be one."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, reference = pair.partition("=")
+        if not equals:
+            raise InvalidInput(
+                "--secret", "(not shown)", "names no variable",
+                remedy="Write `--secret NAME=secret-name/key`.",
+            )  # fmt: skip
+        values[name] = reference
     return values
 
 
