@@ -68,6 +68,13 @@ def resources(group: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**(asked.get("requests") or {}), **(asked.get("limits") or {})}
 
 
+def secret_variables(manifest: Manifest) -> Sequence[str]:
+    """The variables that drivers and workers get from Secrets."""
+    spec = (cluster(manifest).get("headGroupSpec") or {}).get("template", {}).get("spec") or {}
+    containers = spec.get("containers") or [{}]
+    return [str(one["name"]) for one in containers[0].get("env") or () if "valueFrom" in one]
+
+
 def runtime_env(manifest: Manifest) -> dict[str, Any]:
     """The runtime environment as Ray's Jobs API takes it.
 

@@ -94,6 +94,9 @@ class LocalBackend:
         plan, said = fit(manifest, self._machine)
         submission.entrypoint(manifest)
         submission.runtime_env(manifest, plan)
+        unset = rayjob.secret_variables(manifest)
+        if unset:
+            said = (*said, f"{', '.join(unset)}: not set; this machine has no Secrets")
         return said
 
     def create(self, manifest: Manifest) -> RayJobView:
