@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ml_pipelines.spec.manifest import Identity, Manifest, rayjob, spec_hash
 from ml_pipelines.spec.patching import check_patch, patched
 from ml_pipelines.spec.pools import Pools, load_pools
 from ml_pipelines.spec.validate import parse
+from ml_pipelines_tests.cluster import Cluster
 from ml_pipelines_tests.test_manifest_golden import PLATFORM
 
 TOKEN = "hf_" + "a1B2" * 9
@@ -183,11 +185,49 @@ def test_a_patch_merges_as_kubernetes_does() -> None:
     }
 
 
-def test_replace_puts_one_in_place_of_another() -> None:
-    """`$patch: replace` keeps nothing of what was there."""
-    change = {"name": "ray-worker", "image": "j", "$patch": "replace"}
-    made = merged({"spec": {"containers": [change]}})["spec"]["containers"]
-    assert made == [{"name": "ray-worker", "image": "j"}, {"name": "beside"}]
+KUBECTL_MERGES = [
+    {"spec": {"tolerations": [{"key": "theirs"}], "affinity": {"$patch": "delete"}}},
+    {"metadata": {"labels": {"b": "2"}, "annotations": {"c": "3"}}},
+    {
+        "spec": {
+            "restartPolicy": None,
+            "nodeSelector": {"a": "b"},
+            "imagePullSecrets": [{"name": "r"}],
+            "volumes": [{"name": "w", "emptyDir": {"medium": "Memory"}}],
+            "initContainers": [{"name": "first", "image": "f"}],
+            "containers": [
+                {"name": "beside", "$patch": "delete"},
+                {
+                    "name": "ray-worker",
+                    "image": "j",
+                    "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}],
+                    "envFrom": [{"secretRef": {"name": "t"}}],
+                    "ports": [{"containerPort": 2}],
+                    "volumeMounts": [{"name": "w", "mountPath": "/w"}],
+                },
+            ],
+        }
+    },
+    {"spec": {"securityContext": {"runAsUser": 5}, "tolerations": None}},
+]
+
+
+@pytest.mark.kube
+@pytest.mark.parametrize("patch", KUBECTL_MERGES)
+def test_kubectl_merges_the_same(cluster: Cluster, patch: dict[str, Any]) -> None:
+    """Our merge against Kubernetes' own; only the order of new items is ours."""
+    pod = json.dumps({"apiVersion": "v1", "kind": "Pod", **TEMPLATE})
+    options = ("--local", "--type=strategic", "-f", "-", "-p", json.dumps(patch), "-o", "json")
+    theirs = json.loads(cluster.kubectl("patch", *options, input=pod))
+    ours = merged(patch)
+    assert ordered({name: theirs[name] for name in ours}) == ordered(ours)
+
+
+def ordered(value: Any) -> Any:
+    """The same with every list in one order, whoever made it."""
+    if isinstance(value, dict):
+        return {name: ordered(value[name]) for name in sorted(value)}
+    return sorted(map(ordered, value), key=json.dumps) if isinstance(value, list) else value
 
 
 def test_what_is_said_of_heads_concerns_no_worker() -> None:
@@ -203,9 +243,9 @@ def test_what_is_said_of_heads_concerns_no_worker() -> None:
         ({"metadata": {"labels": None}}, "p.metadata.labels: None is no mapping"),
         ({"metadata": {"labels": {"ml-pipelines.dev/run-key": "x"}}}, "p.metadata.labels.ml-"),
         ({"metadata": {"labels": {"a": 1}}}, "p.metadata.labels.a: 1 is no text"),
-        ({"metadata": {"labels": {"$patch": "replace"}}}, "p.metadata.labels.$patch: 'replace' is"),
+        ({"metadata": {"labels": {"$patch": "delete"}}}, "p.metadata.labels.$patch: 'delete' is"),
         ({"spec": None}, "p.spec: None is no mapping"),
-        ({"spec": {"$patch": "replace"}}, "p.spec.containers: {'$patch': 'replace'} takes the"),
+        ({"spec": {"$patch": "delete"}}, "p.spec.containers: {'$patch': 'delete'} takes the"),
         ({"spec": {"restartPolicy": "Always"}}, "p.spec.restartPolicy: 'Always' would start Ray"),
         ({"spec": {"containers": [{"image": "x"}]}}, "p.spec.containers[0]: {'image': 'x'} has no"),
         (

@@ -98,8 +98,6 @@ def _mapping(value: Any, path: str) -> Node:
 
 
 def _merged(old: Node, patch: Node, path: str) -> dict[str, Any]:
-    if patch.get(_DIRECTIVE) == "replace":
-        return _plain(patch)
     made = dict(old)
     for name, value in patch.items():
         where = f"{path}.{name}"
@@ -123,7 +121,10 @@ def _merged(old: Node, patch: Node, path: str) -> dict[str, Any]:
 def _merged_list(
     old: Sequence[Node], patch: Sequence[Any], key: str, path: str
 ) -> list[dict[str, Any]]:
-    """The items of `old`, in their order, each merged with its patch; then the new ones."""
+    """The items of `old`, in their order, each merged with its patch; then the new ones.
+
+    (Kubernetes puts new ones first; Ray's container has to stay the first.)
+    """
     items = [dict(item) for item in old]
     for number, change in enumerate(patch):
         where = f"{path}[{number}]"
@@ -142,12 +143,7 @@ def _merged_list(
 
 
 def _check_directive(name: str, value: Any, path: str) -> None:
-    if name.startswith("$") and not (name == _DIRECTIVE and value in {"delete", "replace"}):
+    if name.startswith("$") and not (name == _DIRECTIVE and value == "delete"):
         raise InvalidInput(
-            path, value, "is no directive that is known here",
-            remedy="Write `$patch: delete` or `$patch: replace`.",
-        )  # fmt: skip
-
-
-def _plain(patch: Node) -> dict[str, Any]:
-    return {name: value for name, value in patch.items() if name != _DIRECTIVE}
+            path, value, "is no directive that is known here", remedy="Write `$patch: delete`."
+        )
