@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner, Result
 
+from ml_pipelines.backends.base import Place
 from ml_pipelines.cli.main import main
 from ml_pipelines.cli.session import Session
-from ml_pipelines.clock import FakeClock
+from ml_pipelines.clock import Clock, FakeClock
 from ml_pipelines.job.events import Event, JobEnded, LogLine, PhaseChanged, Submitted
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdict import Verdict, VerdictClass
+from ml_pipelines.lifecycle import check_storage_urls
 from ml_pipelines.settings import Settings
+from ml_pipelines.spec.pools import load_pools
 from ml_pipelines.storage import open_store
 
 if TYPE_CHECKING:
@@ -57,8 +60,19 @@ class FakeLifecycle:
 
     @contextmanager
     def open_platform(self, settings: Settings) -> Iterator[Any]:
+        check_storage_urls(settings, load_pools(settings.pools))
         yield SimpleNamespace(store=open_store(settings.runs), settings=settings)
         self.calls.append(("closed",))
+
+    @contextmanager
+    def open_backend(self, settings: Settings, clock: Clock) -> Iterator[Any]:
+        def check(manifest: Any) -> tuple[str, ...]:
+            self.calls.append(("check", manifest))
+            if self.refuse:
+                raise self.refuse
+            return ("GPUs fall away",)
+
+        yield SimpleNamespace(check=check, place=Place("kuberay", "ads/123"))
 
     def submit(self, spec: Any, *, run_key: str, labels: Mapping[str, str], platform: Any) -> Any:
         self.calls.append(("submit", run_key, spec))
@@ -115,16 +129,18 @@ class Mlp:
     clock: FakeClock = field(
         default_factory=lambda: FakeClock(datetime(2026, 5, 1, 12, tzinfo=UTC))
     )
+    backend: str = "local"
+    storage: str = ""  # where lake and runs lie; empty: in the home
 
     @property
     def settings(self) -> Settings:
         """A home of its own, owned by ada."""
         return Settings(
             home=self.home,
-            lake=f"file://{self.home}/lake",
-            runs=f"file://{self.home}/runs",
+            lake=f"{self.storage or f'file://{self.home}'}/lake",
+            runs=f"{self.storage or f'file://{self.home}'}/runs",
             pools=None,
-            backend="local",
+            backend=self.backend,
             owner="ada",
             team="ads",
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from ml_pipelines.errors import Refused, Superseded
+from ml_pipelines.errors import BackendRefused, Refused, Superseded
 from ml_pipelines.job.events import AttemptEnded, Event, LogLine, MetricPoint, Notice
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdict import Verdict, VerdictClass
@@ -136,6 +136,39 @@ def test_dry_run_prints_the_manifest_and_creates_nothing(mlp: Mlp) -> None:
     assert "/code/" in manifest["spec"]["runtimeEnvYAML"]
     assert mlp.lifecycle.calls == []
     assert not mlp.home.exists()
+
+
+def on_kubernetes(mlp: Mlp, storage: str = "s3://bucket") -> Mlp:
+    mlp.backend, mlp.storage = "kuberay", storage
+    return mlp
+
+
+def test_a_dry_run_is_checked_by_the_server(mlp: Mlp) -> None:
+    """On Kubernetes the server says whether it would take it; stdout stays the manifest."""
+    result = on_kubernetes(mlp)("job", "submit", "--dry-run", "--", "python", "train.py")
+    assert result.exit_code == 0
+    [(manifest,)] = mlp.lifecycle.asked("check")
+    assert yaml.safe_load(result.stdout) == manifest
+    assert result.stderr.splitlines()[-1].startswith("Valid: ads/123 would take it")
+    assert "note: GPUs fall away" in result.stderr
+
+
+def test_a_dry_run_that_the_server_refuses_fails(mlp: Mlp) -> None:
+    """The manifest is shown all the same, then what the server said; the exit code is an error's."""
+    mlp.lifecycle.refuse = BackendRefused("unknown field", remedy="Update the operator.")
+    result = on_kubernetes(mlp)("job", "submit", "--dry-run", "--", "python", "train.py")
+    assert result.exit_code == BackendRefused.exit_code
+    assert "kind: RayJob" in result.stdout
+    assert "unknown field" in result.stderr
+
+
+@pytest.mark.parametrize("dry", [("--dry-run",), ()], ids=["dry run", "submit"])
+def test_storage_that_pods_cant_see_is_one_sentence(mlp: Mlp, dry: tuple[str, ...]) -> None:
+    """A laptop's folder as run storage is refused before anything exists."""
+    result = on_kubernetes(mlp, "")("job", "submit", *dry, "--", "python", "train.py")
+    assert result.exit_code == 2
+    assert "MLP_RUNS" in result.stderr
+    assert "can't be seen by pods" in result.stderr
 
 
 def test_dry_run_names_the_code_that_would_travel(mlp: Mlp) -> None:

@@ -101,7 +101,7 @@ def submit(
     spec = spec_of(request, session.settings)
     run_key = run_key_of(spec, secrets.token_hex(8), session.settings)
     if dry_run:
-        click.echo(dry_run_of(spec, run_key, folder, exclude, session.settings), nl=False)
+        _show_dry_run(session, dry_run_of(spec, run_key, folder, exclude, session.settings))
         return
     with interruptible():
         with session.lifecycle.open_platform(session.settings) as platform:
@@ -244,6 +244,20 @@ def _submit(
             )
         say("\nInterrupted before the job was submitted: nothing was left behind.")
         raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def _show_dry_run(session: Session, manifest: dict[str, Any]) -> None:
+    """Print the manifest; where a server would take it, have the server say whether it does."""
+    from ml_pipelines.cli.console import say
+    from ml_pipelines.spec.manifest import to_yaml
+
+    click.echo(to_yaml(manifest), nl=False)
+    if session.settings.backend == "local":
+        return
+    with session.lifecycle.open_backend(session.settings, session.clock) as backend:
+        for sentence in backend.check(manifest):
+            say(f"note: {sentence}")
+        say(f"Valid: {backend.place.location} would take it (checked there); nothing was created.")
 
 
 def _follow(session: Session, platform: Platform, followed: Job) -> JobEnded | None:

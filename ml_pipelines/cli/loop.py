@@ -20,6 +20,8 @@ from ml_pipelines.errors import (
 from ml_pipelines.job.events import LogLine, MetricPoint
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ml_pipelines.settings import Settings
 
 RETRY_S = 5.0
@@ -37,10 +39,13 @@ def spawn(run_key: str, settings: Settings) -> str:
         "MLP_RUNS": settings.runs,
         "MLP_BACKEND": settings.backend,
         "MLP_OWNER": settings.owner,
+        "MLP_TEAM": settings.team,
         "PYTHONUNBUFFERED": "1",
     }
     if settings.pools is not None:
         environ["MLP_POOLS"] = str(settings.pools)
+    if settings.backend == "kuberay":
+        environ |= _pinned(settings, environ)
     with path.open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "ml_pipelines.cli.loop", run_key],
@@ -52,6 +57,17 @@ def spawn(run_key: str, settings: Settings) -> str:
             start_new_session=True,
         )
     return str(path)
+
+
+def _pinned(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The cluster and namespace of now: the kubeconfig may point elsewhere before the job ends."""
+    from ml_pipelines.backends.kubeapi.login import find
+
+    login = find(settings.kube_context, settings.namespace, environ)
+    found = {"MLP_KUBE_CONTEXT": login.context, "MLP_NAMESPACE": login.namespace}
+    if files := environ.get("KUBECONFIG"):
+        found["KUBECONFIG"] = os.pathsep.join(map(os.path.abspath, files.split(os.pathsep)))
+    return found
 
 
 def run(run_key: str, session: Session) -> None:

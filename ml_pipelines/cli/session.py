@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from ml_pipelines.backends.base import Backend
     from ml_pipelines.job.events import Event, LogLine
     from ml_pipelines.lifecycle import Job, JobSummary, Platform
     from ml_pipelines.spec.job import JobSpec
@@ -23,6 +24,8 @@ class Lifecycle(Protocol):
     """The part of `ml_pipelines.lifecycle` that the command line calls; the module is one."""
 
     def open_platform(self, settings: Settings) -> AbstractContextManager[Platform]: ...
+
+    def open_backend(self, settings: Settings, clock: Clock) -> AbstractContextManager[Backend]: ...
 
     def submit(
         self, spec: JobSpec, *, run_key: str, labels: Mapping[str, str], platform: Platform

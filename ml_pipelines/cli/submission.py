@@ -110,10 +110,11 @@ def run_key_of(spec: JobSpec, nonce: str, settings: Settings) -> str:
 
 def dry_run_of(
     spec: JobSpec, run_key: str, folder: Path, exclude: Sequence[str], settings: Settings
-) -> str:
-    """The manifest of the first attempt as YAML, as it would be sent; nothing is created."""
+) -> dict[str, Any]:
+    """The manifest of the first attempt, as it would be sent; nothing is created."""
+    from ml_pipelines.lifecycle.platform import check_storage_urls
     from ml_pipelines.packing import pack
-    from ml_pipelines.spec.manifest import Identity, rayjob, to_yaml
+    from ml_pipelines.spec.manifest import Identity, rayjob
     from ml_pipelines.spec.pools import load_pools
 
     nowhere = cast("Store", _Nowhere(settings.runs))
@@ -121,9 +122,9 @@ def dry_run_of(
 
     identity = Identity(run_key=run_key, attempt=1)
     pools = load_pools(settings.pools)
+    check_storage_urls(settings, pools)
     with options_named():
-        manifest = rayjob(spec, pools, identity, runs=settings.runs, lake=settings.lake)
-    return to_yaml(manifest)
+        return rayjob(spec, pools, identity, runs=settings.runs, lake=settings.lake)
 
 
 @dataclass(frozen=True, slots=True)

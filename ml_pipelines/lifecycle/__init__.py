@@ -3,7 +3,12 @@
 from ml_pipelines.lifecycle.cancelling import cancel
 from ml_pipelines.lifecycle.keeper import sweep
 from ml_pipelines.lifecycle.loop import follow
-from ml_pipelines.lifecycle.platform import Platform, open_platform
+from ml_pipelines.lifecycle.platform import (
+    Platform,
+    check_storage_urls,
+    open_backend,
+    open_platform,
+)
 from ml_pipelines.lifecycle.submit import Job, attach, submit
 from ml_pipelines.lifecycle.summary import JobSummary, describe, list_jobs, read_logs
 
@@ -13,9 +18,11 @@ __all__ = [
     "Platform",
     "attach",
     "cancel",
+    "check_storage_urls",
     "describe",
     "follow",
     "list_jobs",
+    "open_backend",
     "open_platform",
     "read_logs",
     "submit",
