@@ -28,6 +28,7 @@ PLATFORM_MAP = "ml-pipelines-platform"
 CLAIM = "ml-pipelines-shared"
 RUNS_ACCOUNT = "ml-pipelines-runs"
 DAGSTER_ACCOUNT = "ml-pipelines-dagster"
+RAY_ACCOUNT = "ml-pipelines-ray"
 
 _NO_CLUSTER = "needs a Kubernetes with KubeRay: set KUBECONFIG"
 _NO_TOOL = "breaks the cluster on purpose: set MLP_CLUSTER_TOOL to the command that can"

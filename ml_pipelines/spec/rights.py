@@ -34,6 +34,7 @@ OF_RUNS = (
     Right("", "pods", _SEE),
     Right("", "events", _SEE, needed_for="saying why a pod waits"),
     Right("", "pods", ("get",), subresource="log"),
+    Right("", "namespaces", ("get",)),  # its own: anew under the same name, it is another place
     Right("kueue.x-k8s.io", "workloads", _SEE, needed_for="saying why a job waits in its queue"),
 )
 # The ClusterRole `ml-pipelines-nodes`: nodes belong to no namespace.
