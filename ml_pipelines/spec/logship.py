@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 CONTAINER = "log"
+DRIVER_LOG = "job-driver-{}.log"  # Ray's file of one submission id
+WORKER_TAG = "worker"
 # The name that the operator gives this very volume where an autoscaler shares it.
 _VOLUME = "ray-logs"
 _MOUNT = "/tmp/ray"  # noqa: S108 - where Ray keeps its session

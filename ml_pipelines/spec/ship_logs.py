@@ -23,6 +23,7 @@ PIECE = 8000  # bytes of a line in one record: container runtimes cut lines of 1
 PART = 1 << 18  # bytes of a worker's line that wait for its end
 SCAN_S = 1.0  # between two looks for new, replaced and truncated files
 BUSY_S, IDLE_S = 0.1, 0.25  # between two reads
+ALIVE_S = 30.0  # so often a comment is written where nothing else is: an open stream is not dead
 QUIET_S = 0.5  # how long a line without its end waits for it
 LEAVE_S = 12.0  # how long after SIGTERM Ray may go on writing
 
@@ -179,6 +180,7 @@ class Shipper:
         self.logs, self.out = logs, out
         self.files: dict[Path, File] = {}
         self.grew = 0.0
+        self.wrote = time.monotonic()
 
     def scan(self) -> None:
         """Find new files, and those that begin anew."""
@@ -200,6 +202,8 @@ class Shipper:
             elif file.part and now - file.grew > QUIET_S:
                 self.write(self.kind.close(file))
         self.grew = now if moved else self.grew
+        if now - self.wrote > ALIVE_S:
+            self.write([b"#\n"])
         return moved
 
     def finish(self) -> None:
@@ -213,6 +217,8 @@ class Shipper:
     def write(self, out: list[bytes]) -> None:
         """All of it, at the reader's pace."""
         data = memoryview(b"".join(out))
+        if data:
+            self.wrote = time.monotonic()
         while data:
             data = data[os.write(self.out, data) :]
 
