@@ -150,7 +150,8 @@ class Api:
 
         Opening it is tried again as any request is; once it is open, nothing is asked again.
         """
-        request = _Request("GET", path, query, None, headers, read_timeout_s)
+        begin_s = min(read_timeout_s, self.limits.read_s)
+        request = _Request("GET", path, query, None, headers, begin_s)
         response = self._answered(request, budget_s)
         opened = Stream(response, str(request), self.where, read_timeout_s)
         try:

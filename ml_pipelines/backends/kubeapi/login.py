@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +14,7 @@ from ml_pipelines.backends.kubeapi.errors import KubeUnavailable
 from ml_pipelines.errors import InvalidInput
 
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+PLUGIN_S = 60.0  # a plugin may have a person confirm something, but not for ever
 _OUTSIDE = "Set MLP_KUBE_CONTEXT and KUBECONFIG to a cluster, or MLP_BACKEND=local to do without."
 
 
@@ -46,40 +49,49 @@ class KubeconfigLogin:
         merged = _merged(self.paths)
         configuration = Configuration()
         try:
-            loader = KubeConfigLoader(merged, self.context, config_base_path=None)
-            context = loader.current_context["context"]
-            cluster = merged["clusters"].get_with_name(context["cluster"])["cluster"].value
-            loader.load_and_set(configuration)
-        except (ConfigException, KeyError, TypeError, ValueError, OSError) as err:
+            context = merged["contexts"].get_with_name(self.context)["context"]
+            cluster = merged["clusters"].get_with_name(context["cluster"])["cluster"]
+            entry = merged["users"].get_with_name(context.safe_get("user") or "", safe=True)
+            if entry is not None and entry.safe_get("user"):
+                self._run_plugin(entry["user"], entry.path, cluster)
+            KubeConfigLoader(merged, self.context, config_base_path=None).load_and_set(
+                configuration
+            )
+        except (ConfigException, AttributeError, KeyError, TypeError, ValueError, OSError) as err:
             raise InvalidInput(
                 "MLP_KUBE_CONTEXT", self.context, f"can't be read in {self.paths}: {err}"
             ) from err
-        if not cluster.get("server"):
+        if not cluster.safe_get("server"):
             raise InvalidInput("MLP_KUBE_CONTEXT", self.context, "names a cluster without a server")
         configuration.refresh_api_key_hook = None
-        self._need_plugin(merged, context, configuration)
-        _set_proxy(configuration, str(cluster.get("proxy-url") or ""))
+        _set_proxy(configuration, str(cluster.safe_get("proxy-url") or ""))
         return configuration
 
-    def _need_plugin(self, merged: Any, context: Mapping[str, Any], configuration: Any) -> None:
-        """The official loader only logs that a plugin failed, and goes on as nobody."""
-        from kubernetes.config.config_exception import ConfigException
+    def _run_plugin(self, user: Any, path: str | None, cluster: Any) -> None:
+        """Put what the user's credential plugin gives in the place of the plugin.
+
+        Left to itself the official loader only logs that a plugin failed, goes on as nobody, and
+        waits for a plugin without end.
+        """
         from kubernetes.config.exec_provider import ExecProvider
 
-        user = merged["users"].get_with_name(context.get("user") or "", safe=True)
-        plugin = user["user"].safe_get("exec") if user is not None else None
-        if not plugin or configuration.api_key or configuration.cert_file:
+        if not user.safe_get("exec") or user.safe_get("token") or user.safe_get("tokenFile"):
             return
+        provider = ExecProvider(user["exec"], _folder_of(path), cluster)
         try:
-            ExecProvider(user["user"]["exec"], _folder_of(user.path)).run()
-        except (ConfigException, OSError) as err:
-            why = str(err)
-        else:
-            why = "it gave neither a token nor a certificate"
-        raise KubeUnavailable(
-            f"context {self.context!r}: its plugin {plugin['command']} gave no credentials: {why}.",
-            remedy="Log in again.",
-        )
+            given = _within(PLUGIN_S, provider.run)
+        except Exception as err:
+            raise KubeUnavailable(
+                f"context {self.context!r}: {user['exec']['command']} gave no credentials: {err}.",
+                remedy="Log in again.",
+            ) from err
+        del user.value["exec"]
+        if given.get("token"):
+            user.value["token"] = given["token"]
+        for ours, its in (("certificate", "Certificate"), ("key", "Key")):
+            if given.get(f"client{its}Data"):
+                data = base64.b64encode(given[f"client{its}Data"].encode()).decode()
+                user.value[f"client-{ours}-data"] = data
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +172,27 @@ def _merged(paths: str) -> Any:
     if merged is None:
         raise InvalidInput("KUBECONFIG", paths, "is no file")
     return merged
+
+
+def _within(limit_s: float, run: Callable[[], Any]) -> Any:
+    """The result of `run`; TimeoutError where it takes longer (it then goes on unheeded)."""
+    done: list[Any] = []
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            done.append(run())
+        except BaseException as err:  # noqa: BLE001 - raised again below, in the caller's thread
+            failed.append(err)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError(f"no answer within {limit_s:g} s")
+    return done[0]
 
 
 def _folder_of(path: str | None) -> str | None:

@@ -14,6 +14,7 @@ from ml_pipelines.backends.kubeapi.errors import (
     KubeError,
     KubeGone,
     KubeRefused,
+    KubeUnauthorized,
     KubeUnavailable,
     error_of,
 )
@@ -24,6 +25,7 @@ from ml_pipelines.errors import BackendUnavailable
 
 _log = logging.getLogger(__name__)
 _SAME_PLACE_TRIES = 3  # then a list puts right whatever the server dislikes
+_EVENTS_S = 35.0  # servers send no bookmarks for events: their watches are made short instead
 _STALE_LISTS = 3  # so many older answers in a row: the server itself went back (a restored backup)
 
 
@@ -55,14 +57,14 @@ class Reflector:
     def __init__(
         self, api: Api, path: str, *, labels: str = "", fields: str = "",
         keep: Callable[[Object], Object] = prune,
-        on_change: Callable[[], None] = lambda: None, pace: Pace = Pace(),
+        on_change: Callable[[], None] = lambda: None, pace: Pace | None = None,
     ) -> None:  # fmt: skip
         self._api = api
         self._path = path
         self._labels = labels
         self._fields = fields
         self._on_change = on_change
-        self._pace = pace
+        self._pace = pace or (Pace(watch_s=_EVENTS_S) if path.endswith("/events") else Pace())
         self._store = ObjectStore(keep)
         self._stopping = threading.Event()
         self._synced = threading.Event()
@@ -135,17 +137,23 @@ class Reflector:
         try:
             if not self._store.place:
                 self._list()
-            told = self._watch()
+                began = self._api.clock.monotonic()
+            self._watch()
         except KubeError as err:
+            if self._lived(began):
+                self._failures = 0
             return self._failed(err)
         except Exception as err:  # noqa: BLE001 - a bug must not silently end all watching
             _log.exception("watch of %s failed", self._path)
             return self._failed(err)
-        if told or self._api.clock.monotonic() - began >= self._pace.lived_s:
+        if self._lived(began):
             self._failures = 0
             return 0.0
         self._failures += 1  # a server that ends each watch at once must not be asked in a loop
         return self._wait()
+
+    def _lived(self, began: float) -> bool:
+        return self._api.clock.monotonic() - began >= self._pace.lived_s
 
     def _failed(self, err: Exception) -> float:
         """Note why, and say how long to wait."""
@@ -158,7 +166,7 @@ class Reflector:
             self._store.place = ""  # list anew
         if isinstance(err, KubeGone) and self._failures == 1:
             return 0.0
-        if isinstance(err, KubeRefused):
+        if isinstance(err, KubeRefused | KubeUnauthorized):
             return self._pace.refused_wait_s * (0.5 + random.random() / 2)
         asked = (err.retry_after_s if isinstance(err, KubeError) else None) or 0.0
         return max(self._wait(), min(asked, self._pace.refused_wait_s))
@@ -182,30 +190,27 @@ class Reflector:
         self._note(lambda: self._store.replace(found.items, found.resource_version))
         self._synced.set()
 
-    def _watch(self) -> bool:
-        """Follow the changes until the server ends the answer; whether it told anything."""
+    def _watch(self) -> None:
+        """Follow the changes until the server ends the answer."""
         query = selection(self._labels, self._fields) | {
             "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": self._store.place,
             "timeoutSeconds": str(max(1, round(self._pace.watch_s * (1 + random.random())))),
         }  # fmt: skip
-        told = False
         with self._api.stream(
             self._path, query=query, read_timeout_s=self._pace.silence_s, budget_s=0.0
         ) as stream:
             self._stream = stream
             if self._stopping.is_set():
-                return told
+                return
             self._alive()
             try:
                 for event in json_lines(stream):
                     self._alive()
                     self._take(event)
-                    told = True
             except ValueError as err:
                 raise KubeUnavailable(
                     f"{self._api.where} told a change of {self._path} that can't be read: {err}."
                 ) from err
-        return told
 
     def _take(self, event: Any) -> None:
         kind = event.get("type")

@@ -24,6 +24,10 @@ class Stream(Iterator[bytes]):
         self._where = where
         self._read_timeout_s = read_timeout_s
         self._aborted = False
+        # The answer began within a shorter time-out; from now on silence is allowed this long.
+        connection = response.connection
+        if connection is not None and connection.sock is not None:
+            connection.sock.settimeout(read_timeout_s)
 
     def __next__(self) -> bytes:
         if self._aborted:
