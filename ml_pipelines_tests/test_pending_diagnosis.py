@@ -200,7 +200,7 @@ CASES = {
                 ),
             )
         ),
-        ("waits for its init container wait-gcs",),
+        ("waits for init container wait-gcs",),
         C.TIMEOUT,
     ),
     "F10 init container failed for good": Case(

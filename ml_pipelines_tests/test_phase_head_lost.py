@@ -59,7 +59,7 @@ def test_a_busy_head_may_miss_a_probe():
     busy = seen(pod(ready=False), "False", "ContainersNotReady")
     assert replay.wait(busy, 25.0, every_s=1.0).phase is Phase.RUNNING
     assert replay.see(seen(pod())).phase is Phase.RUNNING
-    standing = replay.wait(busy, 60.0, every_s=1.0)
+    standing = replay.wait(busy, 90.0, every_s=1.0)
     assert standing.phase is Phase.FAILED
     assert "not ready" in standing.sentence
 

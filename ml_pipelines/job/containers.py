@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ml_pipelines.job.losses import out_of_memory
+from ml_pipelines.job.observation import ContainerView
 from ml_pipelines.job.symptom import CONFIG_GRACE_S, Diagnosis
 from ml_pipelines.job.verdict import VerdictClass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ml_pipelines.job.observation import ContainerView, Observation, PodView
+    from ml_pipelines.job.observation import Observation, PodView
 
 IMAGE_GRACE_S = 120.0  # a registry may hiccup
 MAX_STARTS = 4  # of a head or an init container, before we call it a crash loop
+_REMEDY_MEMORY = "Give it more memory."
 
 _IMAGE = frozenset(
     {
@@ -31,8 +34,20 @@ _START = frozenset(
 )
 
 
+# What the operator says when it replaces a pod that has failed and is never restarted.
+_REPLACED = re.compile(
+    r"Deleted (?P<role>head|worker) Pod \S+; Pod status: (?P<phase>\w+);.*"
+    r"Ray container terminated status: (?:nil|&ContainerStateTerminated\{ExitCode:(?P<code>-?\d+),"
+    r"Signal:\d+,Reason:(?P<reason>\w*),Message:(?P<message>.*),StartedAt:)",
+    re.DOTALL,
+)
+
+
 def crash_loop(obs: Observation, head_starts: int) -> Diagnosis | None:
     """A container that fails at every start."""
+    replaced = _replaced_again(obs)
+    if replaced is not None:
+        return replaced
     for pod, container in _containers(obs):
         starts = container.restarts + 1
         if pod.role == "head" and not container.init:
@@ -48,12 +63,41 @@ def crash_loop(obs: Observation, head_starts: int) -> Diagnosis | None:
             f"{what} {container.name} of {pod.role} {pod.name} fails at every start{how}"
             f" ({starts} starts)",
             evidence=_container_evidence(pod, container),
-            remedy="Give it more memory." if memory else "Read its log; try the image by itself.",
+            remedy=_REMEDY_MEMORY if memory else "Read its log; try the image by itself.",
             hopeless=starts >= MAX_STARTS,
             cls=VerdictClass.OOM if memory else VerdictClass.CONFIG,
             key=f"crash {pod.role}",
         )
     return None
+
+
+def _replaced_again(obs: Observation) -> Diagnosis | None:
+    """Pods that fail and are made anew by the operator, each time the same way."""
+    told = [
+        (event, found)
+        for event in obs.events
+        if event.reason in {"DeletedHeadPod", "DeletedWorkerPod"}
+        and (found := _REPLACED.search(event.message))
+        and (found["code"] not in {None, "0"} or found["phase"] == "Failed")
+    ]
+    if not told:
+        return None
+    last, found = told[-1]
+    failed = sum(event.count for event, other in told if other["role"] == found["role"])
+    if failed < 2:
+        return None
+    memory = found["reason"] == "OOMKilled"
+    ended = ContainerView("", terminated_reason=found["reason"] or "")
+    how = _how_it_ended(replace(ended, exit_code=int(found["code"]))) if found["code"] else ""
+    said = f": {found['message'].strip()}" if found["message"] else ""
+    return Diagnosis(
+        f"the {found['role']} fails at every start{how}, {failed} times so far{said[:300]}",
+        evidence=(f"event {last.reason} of {last.about}: {last.message}",),
+        remedy=_REMEDY_MEMORY if memory else "Read its log; try the image by itself.",
+        hopeless=failed + 1 >= MAX_STARTS,
+        cls=VerdictClass.OOM if memory else VerdictClass.CONFIG,
+        key=f"crash {found['role']}",
+    )
 
 
 def trouble(obs: Observation) -> Diagnosis | None:
@@ -107,10 +151,11 @@ def _failed_once(pod: PodView, container: ContainerView) -> Diagnosis:
     what = "init container" if container.init else "container"
     # A pod that is never restarted has had its only try.
     final = pod.phase == "Failed" and container.init
+    said = f": {container.terminated_message[:300]}" if container.terminated_message else ""
     return Diagnosis(
-        f"{what} {container.name} of {pod.role} {pod.name} failed{_how_it_ended(container)}",
+        f"{what} {container.name} of {pod.role} {pod.name} failed{_how_it_ended(container)}{said}",
         evidence=_container_evidence(pod, container),
-        remedy="Give it more memory." if memory else "Read its log; it is started again.",
+        remedy=_REMEDY_MEMORY if memory else "Read its log; it is started again.",
         hopeless=final,
         cls=VerdictClass.OOM if memory else VerdictClass.CONFIG,
         grace_s=10.0,
@@ -136,6 +181,7 @@ def _container_evidence(pod: PodView, container: ContainerView) -> tuple[str, ..
     parts = [container.waiting_reason, container.waiting_message]
     if container.exit_code is not None:
         parts += [container.terminated_reason, f"exit code {container.exit_code}"]
+        parts.append(container.terminated_message)
     said = ": ".join(part for part in parts if part)
     return (f"pod {pod.name}, container {container.name}: {said}",)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ml_pipelines.job import containers, placement
-from ml_pipelines.job.symptom import Diagnosis
+from ml_pipelines.job.symptom import CONFIG_GRACE_S, Diagnosis
 from ml_pipelines.job.verdict import VerdictClass
 
 if TYPE_CHECKING:
@@ -50,6 +50,17 @@ def _queued(obs: Observation) -> Diagnosis | None:
     )
     queue = f"queue {workload.queue}" if workload.queue else "its queue"
     said = message.split(": ", 1)[1] if message else "no reason given yet"
+    never = _never_admitted(said)
+    if never:
+        return Diagnosis(
+            f"{queue} can't admit it: {said}",
+            evidence=(f"Workload {workload.name}: {message}",),
+            remedy=never,
+            hopeless=True,
+            cls=VerdictClass.CONFIG,
+            grace_s=CONFIG_GRACE_S,
+            key="never admitted",
+        )
     return Diagnosis(
         f"waiting in {queue}: {said}",
         evidence=(f"Workload {workload.name}: {message}",) if message else (),
@@ -57,6 +68,15 @@ def _queued(obs: Observation) -> Diagnosis | None:
         cls=VerdictClass.CAPACITY,
         key="queue",
     )
+
+
+def _never_admitted(said: str) -> str:
+    """What to do about a queue that can't take the job however long it waits; else empty."""
+    if "doesn't exist" in said:
+        return "Create the queue, or correct its name in the pool."
+    if "> maximum capacity" in said:
+        return "Ask for less than the queue has, or for a pool with a larger queue."
+    return ""
 
 
 def _starting(obs: Observation) -> Diagnosis:
@@ -102,7 +122,8 @@ def _pods_starting(obs: Observation, pods: tuple[PodView, ...]) -> Diagnosis:
     if pulling and any(one.waiting_reason for one in pod.containers):
         doing = f"is {pulling[0].lower()}{pulling[1:]}"
     elif init is not None and not init.waiting_reason and init.exit_code is None:
-        doing = f"waits for its init container {init.name}"
+        waits_for_head = init.name == "wait-gcs-ready"
+        doing = "waits for the head" if waits_for_head else f"waits for init container {init.name}"
     else:
         doing = "is starting"
     done = len(pods) - len(unready)

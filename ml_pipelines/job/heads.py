@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ml_pipelines.job.observation import Observation, PodView
 
-HEAD_GRACE_S = 30.0  # a busy head may miss its readiness probe
-
-# Reasons of HeadPodReady=False that a living head may have for a moment.
-_MAY_PASS = frozenset({"ContainersNotReady", "ReadinessGatesNotReady"})
+# A busy head may miss its readiness probe, and a node may be cut off for a while: its pods are
+# told to go when their toleration is over, half a minute later.
+HEAD_GRACE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +71,13 @@ def _why_gone(
         return f"was replaced by {pod.name}"
     if head.restarts > before.restarts:
         return "was restarted"
-    if pod and pod.phase == "Failed" and not pod.deleting:
-        return f"failed ({pod.reason or 'no reason given'})"
+    if pod and pod.phase in {"Failed", "Succeeded"}:
+        how = ": ".join(part for part in (pod.reason, pod.message) if part)
+        return f"{'failed' if pod.phase == 'Failed' else 'ended'} ({how or 'no reason given'})"
     if head.unready_since is None or head.unready_since >= now:
         # Status and pods are not read at one instant: what is gone must be gone twice.
         return ""
-    if pod and not pod.deleting and reason in _MAY_PASS:
+    if pod and not pod.deleting and reason != "HeadPodNotFound":
         lasted = now - head.unready_since
         return f"was not ready for {lasted:.0f} s" if lasted >= HEAD_GRACE_S else ""
     return "is gone"

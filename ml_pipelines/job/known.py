@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ml_pipelines.job.clocks import Spent
 from ml_pipelines.job.diagnosis import why_pending
 from ml_pipelines.job.heads import HeadMemory
-from ml_pipelines.job.losses import Loss, loss_of
+from ml_pipelines.job.losses import Loss, eviction_of, loss_of
 from ml_pipelines.job.status import JOB_ENDS, Cell, cell_of, unknown_words
 from ml_pipelines.job.verdict import VerdictClass
 
@@ -142,6 +142,8 @@ def _with_end(known: Known, rayjob: RayJobView, cell: Cell, now: float) -> Known
 def _with_losses(known: Known, obs: Observation, now: float) -> Known:
     told = {(loss.uid, loss.cls) for loss in known.losses}
     found = [loss for pod in obs.pods if (loss := loss_of(pod, now=now))]
+    evicted = eviction_of(obs.workload, now=now) if obs.workload else None
+    found += [evicted] if evicted else []
     new = tuple(loss for loss in found if (loss.uid, loss.cls) not in told)
     return replace(
         known,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ml_pipelines.job.verdict import VerdictClass
 
 if TYPE_CHECKING:
-    from ml_pipelines.job.observation import ContainerView, PodView
+    from ml_pipelines.job.observation import ContainerView, PodView, WorkloadView
 
 # Kubernetes' own reasons of the condition DisruptionTarget that mean "somebody wanted the place".
 _TAKEN = frozenset({"PreemptionByScheduler", "EvictionByEvictionAPI"})
@@ -36,6 +36,18 @@ def loss_of(pod: PodView, *, now: float) -> Loss | None:
     cls, cause, evidence = found
     where = f" on node {pod.node}" if pod.node else ""
     return Loss(pod.name, pod.uid, cls, f"{pod.role} {pod.name}{where} {cause}", evidence, now)
+
+
+def eviction_of(workload: WorkloadView, *, now: float) -> Loss | None:
+    """What the queue took from us again, or None where it took nothing."""
+    status, reason, message = workload.conditions.get("Evicted", ("", "", ""))
+    if status != "True":
+        return None
+    cls = VerdictClass.PREEMPTED if reason == "Preempted" else VerdictClass.INFRA
+    where = f"queue {workload.queue}" if workload.queue else "its queue"
+    evidence = f"Workload {workload.name}: Evicted {reason}: {message}".rstrip(": ")
+    sentence = f"{where} took the machines back ({reason or 'no reason given'})"
+    return Loss(workload.name, evidence, cls, sentence, evidence, now)
 
 
 def out_of_memory(container: ContainerView) -> bool:

@@ -47,13 +47,17 @@ class ContainerView:
     waiting_reason: str = ""
     waiting_message: str = ""
     terminated_reason: str = ""
+    terminated_message: str = ""
     exit_code: int | None = None
     init: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod of the attempt. `conditions` maps type → (status, reason, message)."""
+    """One pod of the attempt. `conditions` maps type → (status, reason, message).
+
+    `leaves_at` is when a pod that is being deleted is gone at the latest, `gone_at` when it went.
+    """
 
     name: str
     uid: str
@@ -72,6 +76,7 @@ class PodView:
     containers: tuple[ContainerView, ...] = ()
     scheduled_at: datetime | None = None
     gone_at: datetime | None = None
+    leaves_at: datetime | None = None
 
     @property
     def ready(self) -> bool:

@@ -84,6 +84,9 @@ def unschedulable(obs: Observation) -> Diagnosis | None:
             )
         if event.reason == "NotTriggerScaleUp":
             evidence.append(f"event NotTriggerScaleUp: {event.message}")
+    unbound = _unbound_claim(obs, pod, message, tuple(evidence))
+    if unbound is not None:
+        return unbound
     missing_claim = re.search(r'persistentvolumeclaim "([^"]+)" not found', message)
     if missing_claim:
         return Diagnosis(
@@ -96,11 +99,39 @@ def unschedulable(obs: Observation) -> Diagnosis | None:
             key=f"claim {missing_claim[1]}",
         )
     return Diagnosis(
-        f"no machine for {pod.role} {pod.name}{others}: {message or reason}",
+        f"no machine for {pod.role} {pod.name}{others}: {_why_none(message) or reason}",
         evidence=tuple(evidence),
         remedy=_scheduling_remedy(message, pod),
         cls=VerdictClass.CAPACITY,
         key="unschedulable",
+    )
+
+
+def _why_none(message: str) -> str:
+    """The scheduler's sentence without what it says of claims and preemption."""
+    return re.split(r"[.,]? (?:no new claims to deallocate|preemption: )", message)[0].strip()
+
+
+def _unbound_claim(
+    obs: Observation, pod: PodView, message: str, evidence: tuple[str, ...]
+) -> Diagnosis | None:
+    if "unbound immediate PersistentVolumeClaims" not in message:
+        return None
+    told = next(
+        (one for one in reversed(obs.events) if one.about.startswith("PersistentVolumeClaim/")),
+        None,
+    )
+    claim = told.about.partition("/")[2] if told else "it mounts"
+    said = f": {told.message}" if told else ""
+    never = told is not None and "not found" in told.message
+    return Diagnosis(
+        f"{pod.role} {pod.name} waits for the volume claim {claim} to be bound{said}",
+        evidence=(*evidence, *((f"event {told.reason} of {told.about}{said}",) if told else ())),
+        remedy="Have the claim's storage class and volumes put right.",
+        hopeless=never,
+        cls=VerdictClass.CONFIG if never else VerdictClass.INFRA,
+        grace_s=CONFIG_GRACE_S,
+        key="claim unbound",
     )
 
 
@@ -109,6 +140,12 @@ def _scheduling_remedy(message: str, pod: PodView) -> str:
     short = sorted(set(re.findall(r"Insufficient ([\w./-]+[\w])", message)))
     if short:
         return f"Ask for less {', '.join(short)}, use another pool than {pool}, or wait."
+    silent = "unreachable" in message or "not-ready" in message
+    if "were unschedulable" in message or silent:
+        what = "don't answer" if silent else "are cordoned"
+        return f"Machines of {pool} {what}: wait for them, or use another pool."
+    if "untolerated taint" in message and ("affinity" in message or "selector" in message):
+        return f"Correct the node selector or the tolerations of {pool}: together they fit no node."
     if "untolerated taint" in message:
         return f"Add the taint's toleration to {pool}."
     if "affinity" in message or "selector" in message:

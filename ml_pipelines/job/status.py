@@ -93,8 +93,8 @@ def _cell_while_it_stays(rayjob: RayJobView) -> Cell:
     job, deployment = rayjob.job_status, rayjob.deployment_status
     if deployment in DEPLOYMENT_ENDS:
         return Cell.ENDED
-    # A queue suspends what it has just been given, before the operator says so.
-    if rayjob.suspended and deployment in {"", "Initializing"}:
+    # A queue suspends what it has just been given, or evicts it, before the operator says so.
+    if rayjob.suspended and deployment in {"", "Initializing", "Running"} and job not in JOB_ENDS:
         return Cell.QUEUED
     if deployment not in {"", "Running"}:
         return _BY_DEPLOYMENT.get(deployment, Cell.UNKNOWN)

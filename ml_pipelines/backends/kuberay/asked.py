@@ -1,0 +1,155 @@
+"""What is asked for now and then: events of what is pending, and the labels of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ml_pipelines.backends.kubeapi import KubeError, KubeForbidden, path_of
+from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text, conditions
+from ml_pipelines.backends.kuberay.pods import NODE_TYPE
+from ml_pipelines.backends.kuberay.views import node_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ml_pipelines.backends.kubeapi import Api
+    from ml_pipelines.backends.kuberay.watches import Seen
+
+    Object = dict[str, Any]
+
+FIRST_EVENTS_S = 4.0  # of pending; most jobs tell all by themselves sooner
+EVENTS_EVERY_S = 10.0
+ALL_EVENTS_EVERY_S = 1.0  # for all jobs of this process together
+NODES_AGAIN_S = 600.0  # after an answer that they may not be read
+_ENDED = frozenset({"Complete", "Failed", "ValidationFailed"})
+
+
+@dataclass(slots=True)
+class _Asked:
+    since: float
+    at: float
+    number: int = 0
+    found: list[Object] = field(default_factory=list)
+
+
+class Events:
+    """Events of what keeps jobs from running, by their object, for they carry no labels of ours."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._asked: dict[str, _Asked] = {}
+        self._at = float("-inf")
+
+    def due(self, name: str, seen: Seen) -> bool:
+        """Whether it is time to ask; to be called at each look."""
+        if not pending(seen):
+            self._asked.pop(name, None)
+            return False
+        now = self._api.clock.monotonic()
+        asked = self._asked.setdefault(name, _Asked(now, now - EVENTS_EVERY_S))
+        waited = now - asked.since >= FIRST_EVENTS_S and now - asked.at >= EVENTS_EVERY_S
+        return waited and now - self._at >= ALL_EVENTS_EVERY_S
+
+    def ask(self, name: str, seen: Seen) -> None:
+        """Ask now. What can't be had is done without: events never decide alone."""
+        asked = self._asked[name]
+        asked.at = self._at = self._api.clock.monotonic()
+        path = path_of("events", self._api.namespace)
+        found: list[Object] = []
+        try:
+            for fields in objects_in_trouble(seen):
+                found += self._api.list(path, fields=fields, budget_s=0.0).items
+        except KubeError:
+            return
+        asked.found = found
+        asked.number += 1
+
+    def of(self, name: str) -> tuple[int, list[Object]]:
+        """What was told of this job, and a number that changes with it."""
+        asked = self._asked.get(name)
+        return (asked.number, asked.found) if asked else (0, [])
+
+    def forget(self, name: str) -> None:
+        """It is not there any more."""
+        self._asked.pop(name, None)
+
+
+def pending(seen: Seen) -> bool:
+    """Whether something of it is still awaited."""
+    if seen.rayjob is None or as_dict(seen.rayjob.get("spec")).get("suspend"):
+        return False
+    status = as_dict(seen.rayjob.get("status"))
+    deployment = status.get("jobDeploymentStatus")
+    if deployment in _ENDED:
+        return False
+    return deployment != "Running" or any(map(_unready, seen.pods))
+
+
+def objects_in_trouble(seen: Seen) -> Iterator[str]:
+    """Field selectors of the few objects whose events may say why it waits."""
+    if seen.cluster is None:
+        if seen.rayjob is not None:
+            yield _of(seen.rayjob)
+        return
+    yield _of(seen.cluster)
+    waiting = sorted(filter(_unready, seen.pods), key=_head_first)
+    roles: dict[object, Object] = {}
+    for pod in waiting:
+        roles.setdefault(_head_first(pod), pod)
+    for pod in roles.values():
+        yield _of(pod)
+    for pod in waiting[:1]:
+        if (
+            "PersistentVolumeClaim"
+            in conditions(as_dict(pod.get("status"))).get("PodScheduled", ("", "", ""))[2]
+        ):
+            yield from _of_claims(pod)
+
+
+def _of(made: Object) -> str:
+    return f"involvedObject.uid={made['metadata']['uid']}"
+
+
+def _of_claims(pod: Object) -> Iterator[str]:
+    for volume in as_list(as_dict(pod.get("spec")).get("volumes")):
+        claim = as_text(as_dict(volume["persistentVolumeClaim"]).get("claimName"))
+        yield f"involvedObject.kind=PersistentVolumeClaim,involvedObject.name={claim}"
+
+
+def _unready(pod: Object) -> bool:
+    ready = conditions(as_dict(pod.get("status"))).get("Ready", ("", "", ""))[0] == "True"
+    return not ready and not pod["metadata"].get("deletionTimestamp")
+
+
+def _head_first(pod: Object) -> bool:
+    return as_dict(pod["metadata"].get("labels")).get(NODE_TYPE) != "head"
+
+
+class Nodes:
+    """Labels of the nodes that pods run on: one request a node, none where it may not be read."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._closed_until = float("-inf")
+
+    def of(self, pods: Iterable[Object]) -> Mapping[str, Mapping[str, str]]:
+        """Labels by node, of those that could be read."""
+        for name in sorted({node for pod in pods if (node := node_of(pod))}):
+            if name not in self._labels:
+                self._ask(name)
+        return self._labels
+
+    def _ask(self, name: str) -> None:
+        now = self._api.clock.monotonic()
+        if now < self._closed_until:
+            return
+        try:
+            made = self._api.get(path_of("nodes", "", name), budget_s=0.0)
+        except KubeForbidden:
+            self._closed_until = now + NODES_AGAIN_S
+        except KubeError:
+            self._closed_until = now + EVENTS_EVERY_S
+        else:
+            self._labels[name] = as_dict(made["metadata"].get("labels"))

@@ -1,0 +1,297 @@
+"""RayJobs on Kubernetes: written to the API server, run by the KubeRay operator.
+
+What is observed comes from the watches of this process; a look costs no request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ml_pipelines.backends import rayjob
+from ml_pipelines.backends.base import LogChunk, Manifest, Place
+from ml_pipelines.backends.kubeapi import (
+    KubeAlreadyExists,
+    KubeError,
+    KubeForbidden,
+    KubeNotFound,
+    KubeRefused,
+    path_of,
+)
+from ml_pipelines.backends.kuberay import dashboard, views
+from ml_pipelines.backends.kuberay.asked import Events, Nodes
+from ml_pipelines.backends.kuberay.fields import as_dict, as_text
+from ml_pipelines.backends.kuberay.refusals import not_ours, refusal
+from ml_pipelines.backends.kuberay.watches import Scope, Seen, Watch, Watches
+from ml_pipelines.errors import BackendError, BackendUnavailable
+from ml_pipelines.job.observation import Observation, RayJobView
+from ml_pipelines.job.status import DEPLOYMENT_ENDS
+from ml_pipelines.spec.manifest import RUN_KEY_LABEL
+
+if TYPE_CHECKING:
+    from ml_pipelines.backends.kubeapi import Api
+    from ml_pipelines.clock import Clock
+
+    Object = dict[str, Any]
+
+CONFIRM_AGAIN_S = 3.0  # between two questions whether a RayJob is really not there
+QUOTA_AGAIN_S = 10.0
+QUOTA_PATIENCE_S = 900.0
+
+_ATTEMPT = re.compile(r"(.+)-a\d+")
+
+
+@dataclass(slots=True)
+class _Look:
+    """The last observation of one RayJob, and what it was made of."""
+
+    changed: tuple[int, ...]
+    made_of: tuple[object, ...]
+    observation: Observation
+
+
+@dataclass(slots=True)
+class _Missing:
+    asked_at: float
+    times: int
+
+
+class KubeRayBackend:
+    """RayJobs of one namespace.
+
+    `scope` is what is watched: the jobs that this process follows, or the whole namespace.
+    """
+
+    name = "kuberay"
+
+    def __init__(self, api: Api, clock: Clock, *, scope: Scope = "job") -> None:
+        self._api = api
+        self._clock = clock
+        self._watches = Watches(api, scope)
+        self._events = Events(api)
+        self._nodes = Nodes(api)
+        self._looks: dict[str, _Look] = {}
+        self._missing: dict[str, _Missing] = {}
+        self._confirmed: dict[str, tuple[str, ...]] = {}
+        self._quota: dict[str, tuple[float, float]] = {}  # since when, and when asked last
+        self._place: Place | None = None
+
+    def close(self) -> None:
+        """End all watches."""
+        self._watches.close()
+
+    @property
+    def place(self) -> Place:
+        if self._place is None:
+            made = self._api.get(path_of("namespaces", "", self._api.namespace))
+            self._place = Place(self.name, f"{self._api.namespace}/{made['metadata']['uid']}")
+        return self._place
+
+    # ── create ──────────────────────────────────────────────────────────────────────────────
+
+    def check(self, manifest: Manifest) -> tuple[str, ...]:
+        rayjob.runtime_env(manifest)
+        try:
+            self._api.create(self._path(), manifest, dry_run=True)
+        except KubeAlreadyExists:
+            pass  # `create` adopts it, or says whose it is
+        except KubeRefused as error:
+            raise refusal(error, self._api.where) from error
+        return ()
+
+    def create(self, manifest: Manifest) -> RayJobView:
+        name = rayjob.name(manifest)
+        self._wait_for_quota(name)
+        for _ in range(2):
+            try:
+                made = self._api.create(self._path(), manifest)
+                break
+            except KubeAlreadyExists:
+                found = self._get(name)
+                if found is None:
+                    continue  # it went meanwhile
+                problem = not_ours(manifest, found)
+                if problem is not None:
+                    raise problem from None
+                made = found
+                break
+            except KubeRefused as error:
+                self._note_quota(name, error)
+                raise refusal(error, self._api.where) from error
+        else:
+            raise BackendUnavailable(f"RayJob {name} comes and goes while it is created.")
+        self._quota.pop(name, None)
+        self._missing.pop(name, None)
+        self._watch(name, made).rayjobs.put(made)
+        return views.rayjob_view(made)
+
+    def _wait_for_quota(self, name: str) -> None:
+        """A quota that is used up is asked for at most every 10 s."""
+        _, at = self._quota.get(name, (0.0, float("-inf")))
+        if self._clock.monotonic() - at < QUOTA_AGAIN_S:
+            raise BackendUnavailable(f"RayJob {name} waits for the namespace's quota")
+
+    def _note_quota(self, name: str, error: KubeRefused) -> None:
+        """Raises BackendUnavailable where the quota may yet be freed."""
+        if not (isinstance(error, KubeForbidden) and error.quota):
+            return
+        now = self._clock.monotonic()
+        since, _ = self._quota.get(name, (now, now))
+        self._quota[name] = (since, now)
+        if now - since < QUOTA_PATIENCE_S:
+            told = refusal(error, self._api.where)
+            raise BackendUnavailable(told.message, remedy=told.remedy) from error
+
+    # ── observe ─────────────────────────────────────────────────────────────────────────────
+
+    def observe(self, name: str) -> Observation:
+        run_key = _run_key_of(name)
+        if not run_key:
+            return self._observe_once(name)
+        watch = self._watches.of(run_key)
+        watch.fresh()
+        changed = watch.changed()
+        look = self._looks.get(name)
+        seen = watch.seen(name)
+        due = self._events.due(name, seen)
+        if look is not None and look.changed == changed and not due and seen.rayjob is not None:
+            return look.observation
+        seen = self._confirmed_view(name, watch, seen)
+        if seen.rayjob is None:
+            self._looks.pop(name, None)
+            self._events.forget(name)
+            return Observation(rayjob=None)
+        if due:
+            self._events.ask(name, seen)
+        number, events = self._events.of(name)
+        nodes = self._nodes.of(seen.pods)
+        made_of = (*seen.version, number, len(nodes))
+        if look is None or look.made_of != made_of:
+            look = _Look(changed, made_of, _observation(seen, events, nodes))
+        look.changed = changed
+        self._looks[name] = look
+        return look.observation
+
+    def _confirmed_view(self, name: str, watch: Watch, seen: Seen) -> Seen:
+        """What is missing is asked for, since the watches of several kinds tell in any order."""
+        if seen.rayjob is None:
+            found = self._really_missing(name)
+        elif _lacks_head(seen) and self._confirmed.get(name) != seen.version:
+            # The operator writes why it takes a head away before it does so.
+            found = self._get(name)
+            self._confirmed[name] = seen.version
+        else:
+            self._missing.pop(name, None)
+            return seen
+        if found is None:
+            return Seen(None)
+        watch.rayjobs.put(found)
+        return watch.seen(name)
+
+    def _really_missing(self, name: str) -> Object | None:
+        """A miss may be the watch's being late; twice the server itself is asked, then seldom."""
+        now = self._clock.monotonic()
+        missing = self._missing.setdefault(name, _Missing(float("-inf"), 0))
+        if missing.times >= 2 and now - missing.asked_at < CONFIRM_AGAIN_S:
+            return None
+        found = self._get(name)
+        missing.asked_at, missing.times = now, missing.times + 1
+        return found
+
+    def _observe_once(self, name: str) -> Observation:
+        """A RayJob that isn't named as ours are: no watch is worth it."""
+        found = self._get(name)
+        return Observation(None) if found is None else views.observation(found)
+
+    # ── the rest ────────────────────────────────────────────────────────────────────────────
+
+    def read_log(self, name: str, source: str, offset: int, limit: int) -> LogChunk:
+        return LogChunk(source, offset, b"")
+
+    def stop(self, name: str) -> None:
+        found = self._get(name)
+        status = as_dict(found.get("status")) if found else {}
+        cluster, job_id = as_text(status.get("rayClusterName")), as_text(status.get("jobId"))
+        if not cluster or not job_id or status.get("jobDeploymentStatus") in DEPLOYMENT_ENDS:
+            return
+        try:
+            made = self._api.get(path_of("rayclusters", self._api.namespace, cluster))
+        except KubeNotFound:
+            return
+        dashboard.stop_job(self._api, made, job_id)
+
+    def delete(self, name: str, uid: str = "") -> None:
+        try:
+            self._api.delete(self._path(name), uid=uid)
+        except KubeNotFound:
+            return  # without its kind nothing of it is there either
+        except KubeForbidden as error:
+            raise refusal(error, self._api.where) from error
+
+    def list(self, labels: Mapping[str, str]) -> list[RayJobView]:
+        selector = ",".join(
+            [f"{key}={value}" for key, value in sorted(labels.items())] or [RUN_KEY_LABEL]
+        )
+        try:
+            found = self._api.list(self._path(), labels=selector).items
+        except KubeRefused as error:
+            raise refusal(error, self._api.where) from error
+        return [views.rayjob_view(one) for one in found]
+
+    def _get(self, name: str) -> Object | None:
+        try:
+            return self._api.get(self._path(name))
+        except KubeNotFound as error:
+            if error.kind_missing:
+                raise _not_seen(error, self._api) from error
+            return None
+        except KubeForbidden as error:
+            raise _not_seen(error, self._api) from error
+
+    def _path(self, name: str = "") -> str:
+        return path_of("rayjobs", self._api.namespace, name)
+
+    def _watch(self, name: str, made: Manifest) -> Watch:
+        return self._watches.of(rayjob.run_key(made) or _run_key_of(name))
+
+
+def _not_seen(error: KubeError, api: Api) -> BackendError:
+    """Whether it is there can't be seen: that is no answer, so whoever watches goes on."""
+    assert isinstance(error, KubeRefused)
+    told = refusal(error, api.where)
+    return BackendUnavailable(told.message, remedy=told.remedy)
+
+
+def _run_key_of(name: str) -> str:
+    """The run key of an attempt's name, see `naming.attempt_name`; empty for any other name."""
+    found = _ATTEMPT.fullmatch(name)
+    return found[1] if found else ""
+
+
+def _lacks_head(seen: Seen) -> bool:
+    """Whether the job says it runs, and no head that stays is seen."""
+    assert seen.rayjob is not None
+    status = as_dict(seen.rayjob.get("status"))
+    if status.get("jobDeploymentStatus") != "Running":
+        return False
+    current = as_text(status.get("rayClusterName"))
+    return not any(
+        as_dict(pod["metadata"].get("labels")).get("ray.io/node-type") == "head"
+        and as_dict(pod["metadata"].get("labels")).get("ray.io/cluster") == current
+        and not pod["metadata"].get("deletionTimestamp")
+        for pod in seen.pods
+    )
+
+
+def _observation(seen: Seen, events: list[Object], nodes: Mapping[str, Any]) -> Observation:
+    assert seen.rayjob is not None
+    return views.observation(
+        seen.rayjob,
+        cluster=seen.cluster,
+        pods=seen.pods,
+        events=events,
+        workload=seen.workload,
+        nodes=nodes,
+    )

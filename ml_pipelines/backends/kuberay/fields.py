@@ -1,0 +1,45 @@
+"""Fields of Kubernetes objects, any of which may be missing or null."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def as_dict(value: object) -> Mapping[str, Any]:
+    """A mapping; empty where it isn't one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """A list; empty where it isn't one."""
+    return value if isinstance(value, list) else []
+
+
+def as_text(value: object) -> str:
+    """A text; empty where it isn't one."""
+    return value if isinstance(value, str) else ""
+
+
+def as_time(value: object) -> datetime | None:
+    """A server's time stamp, in UTC."""
+    try:
+        found = datetime.fromisoformat(as_text(value))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def conditions(status: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
+    """Conditions by type: (status, reason, message)."""
+    return {
+        as_text(one.get("type")): (
+            as_text(one.get("status")),
+            as_text(one.get("reason")),
+            as_text(one.get("message")),
+        )
+        for one in map(as_dict, as_list(status.get("conditions")))
+    }
