@@ -77,6 +77,7 @@ class PodView:
     scheduled_at: datetime | None = None
     gone_at: datetime | None = None
     leaves_at: datetime | None = None
+    ships_log: bool = False  # whether its log container has begun
 
     @property
     def ready(self) -> bool:

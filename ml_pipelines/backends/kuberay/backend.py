@@ -23,6 +23,7 @@ from ml_pipelines.backends.kubeapi import (
 from ml_pipelines.backends.kuberay import dashboard, views
 from ml_pipelines.backends.kuberay.asked import Events, Nodes
 from ml_pipelines.backends.kuberay.fields import as_dict, as_text
+from ml_pipelines.backends.kuberay.logs import JobLogs
 from ml_pipelines.backends.kuberay.refusals import not_ours, refusal
 from ml_pipelines.backends.kuberay.watches import Scope, Seen, Watch, Watches
 from ml_pipelines.errors import BackendError, BackendUnavailable
@@ -72,6 +73,7 @@ class KubeRayBackend:
         self._watches = Watches(api, scope)
         self._events = Events(api)
         self._nodes = Nodes(api)
+        self._logs = JobLogs(api)
         self._looks: dict[str, _Look] = {}
         self._missing: dict[str, _Missing] = {}
         self._confirmed: dict[str, tuple[str, ...]] = {}
@@ -79,8 +81,9 @@ class KubeRayBackend:
         self._place: Place | None = None
 
     def close(self) -> None:
-        """End all watches."""
+        """End all watches, and follow no log any more."""
         self._watches.close()
+        self._logs.close()
 
     @property
     def place(self) -> Place:
@@ -208,7 +211,13 @@ class KubeRayBackend:
     # ── the rest ────────────────────────────────────────────────────────────────────────────
 
     def read_log(self, name: str, source: str, offset: int, limit: int) -> LogChunk:
-        return LogChunk(source, offset, b"")
+        run_key = _run_key_of(name)
+        if not run_key:
+            return LogChunk(source, offset, b"")
+        watch = self._watches.of(run_key)
+        watch.fresh()
+        seen = watch.seen(name)
+        return self._logs.read(name, source, offset, limit, rayjob=seen.rayjob, pods=seen.pods)
 
     def stop(self, name: str) -> None:
         found = self._get(name)
@@ -224,7 +233,8 @@ class KubeRayBackend:
 
     def delete(self, name: str, uid: str = "") -> None:
         try:
-            self._api.delete(self._path(name), uid=uid)
+            if self._api.delete(self._path(name), uid=uid):
+                self._logs.forget(name)
         except KubeNotFound:
             return  # without its kind nothing of it is there either
         except KubeForbidden as error:

@@ -41,9 +41,8 @@ class _Attempt:
 class JobLogs:
     """Follows the logs that are asked for, as long as they are."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._namespace = namespace
         self._lock = threading.Lock()
         self._attempts: dict[str, _Attempt] = {}
 
@@ -98,7 +97,7 @@ class JobLogs:
             tag, room = driver_tag(job_id), BUFFER_BYTES
         if pod not in attempt.begun:
             return None
-        path = path_of("pods", self._namespace, pod, "log")
+        path = path_of("pods", self._api.namespace, pod, "log")
         return PodLog(self._api, path, tag, start=offset, room=room)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends import rayjob
 from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text, as_time, conditions
+from ml_pipelines.backends.kuberay.logs import log_state
 from ml_pipelines.errors import InvalidInput
 from ml_pipelines.job.observation import ContainerView, PodView
 from ml_pipelines.spec.logship import CONTAINER as LOG_CONTAINER
@@ -54,6 +55,7 @@ def pod_view(pod: Object, node: Mapping[str, str]) -> PodView:
         scheduled_at=_scheduled_at(status),
         gone_at=_gone_at(metadata, status),
         leaves_at=as_time(metadata.get("deletionTimestamp")),
+        ships_log=log_state(pod) is not None,
     )
 
 
