@@ -90,6 +90,12 @@ class Cluster:
         text = self.kubectl("get", *args, "-o", "json", "--ignore-not-found")
         return json.loads(text) if text.strip() else None
 
+    def items(self, *args: str) -> list[Object]:
+        """All that `kubectl get … -o json` finds."""
+        found = self.get(*args)
+        items: list[Object] = found["items"] if found else []
+        return items
+
     @contextlib.contextmanager
     def fault(self, what: str, node: str = "", *, grace_s: float = 25) -> Iterator[None]:
         """Within: a fault. It is healed on the way out, whatever happened within.
@@ -168,6 +174,10 @@ class Namespace:
     def get(self, *args: str) -> Any:
         """`Cluster.get` within this namespace."""
         return self.cluster.get("-n", self.name, *args)
+
+    def items(self, *args: str) -> list[Object]:
+        """`Cluster.items` within this namespace."""
+        return self.cluster.items("-n", self.name, *args)
 
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """The object that the server made, or would make; unknown fields are refused."""
@@ -266,7 +276,7 @@ def remove_namespace(cluster: Cluster, name: str, *, timeout_s: float = 120) -> 
             return True
         if CLOCK.monotonic() - began > timeout_s / 3:
             cluster.kubectl(*inside, "delete", "pods", *quick, "--force", check=False)
-            for job in (cluster.get(*inside, "rayjobs,rayclusters") or {}).get("items", []):
+            for job in cluster.items(*inside, "rayjobs,rayclusters"):
                 kind, own = job["kind"].lower(), job["metadata"]["name"]
                 patch = '{"metadata":{"finalizers":null}}'
                 cluster.kubectl(
