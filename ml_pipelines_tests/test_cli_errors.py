@@ -17,6 +17,12 @@ RUN = ("--", "python", "train.py")
 BAD = {
     "no command": ([], "Missing argument '-- COMMAND...'"),
     "unknown option": (["--wrkers", "2", *RUN], "No such option '--wrkers'"),
+    "secret without a variable": (["--secret", "hf/token", *RUN], "--secret: '(not shown)' names"),
+    "secret itself": (["--secret", "A=s3cret", *RUN], "--secret: (not shown) names no key of a S"),
+    "secret and plain": (
+        ["--secret", "A=hf/token", "--env", "A=1", *RUN],
+        "--secret: {'A': 'hf/token'} gives A, which env gives too",
+    ),
     "memory unit": (["--memory", "256GB", *RUN], "--memory: '256GB' is no quantity"),
     "negative memory": (["--memory", "-1", *RUN], "--memory: '-1' is no quantity"),
     "NaN": (["--cpu", "NaN", *RUN], "--cpu: 'NaN' is no quantity"),

@@ -53,7 +53,7 @@ def test_options_become_the_spec(mlp: Mlp) -> None:
     mlp(
         "job", "submit", "--name", "My job", "--workers", "2", "--pool", "gpu", "--cpu", "500m",
         "--memory", "2Gi", "--gpus", "1", "--env", "A=1", "--env", "B=x=y", "--experiment", "exp",
-        "--limit-run", "1h30m", "--owes-result", "--", "python", "train.py", "--workers", "9", "-h",
+        "--secret", "HF_TOKEN=hf/token", "--limit-run", "1h30m", "--owes-result", "--", "python", "train.py", "--workers", "9", "-h",
     )  # fmt: skip
     [(run_key, spec)] = mlp.lifecycle.asked("submit")
     [group] = spec.cluster.workers
@@ -62,6 +62,7 @@ def test_options_become_the_spec(mlp: Mlp) -> None:
     assert (group.pool, group.min_workers, group.max_workers) == ("gpu", 2, 2)
     assert (group.cpu, group.memory, group.gpus) == ("500m", "2Gi", 1)
     assert spec.env == {"A": "1", "B": "x=y"}
+    assert spec.secrets == {"HF_TOKEN": "hf/token"}
     assert spec.limits.run_s == 5400
     assert (spec.owes_result, spec.owner, spec.team, spec.experiment) == (True, "ada", "ads", "exp")
 

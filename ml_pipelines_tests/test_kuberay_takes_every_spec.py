@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -177,7 +178,7 @@ def test_the_operator_starts_them(namespace: Namespace, pools: Pools) -> None:
             made("-", away_pools, workers=elastic)]  # fmt: skip
     for job in jobs:
         name = namespace.create(job)["metadata"]["name"]
-        state = wait_for(f"{name} is looked at", lambda name=name: state_of(namespace, name))
+        state = wait_for(f"{name} is looked at", partial(state_of, namespace, name))
         namespace.kubectl("delete", "rayjob", name)
         assert state == "Initializing"
 
