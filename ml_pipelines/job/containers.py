@@ -187,5 +187,5 @@ def _container_evidence(pod: PodView, container: ContainerView) -> tuple[str, ..
 
 
 def _image_in(message: str) -> str:
-    found = re.search(r'image "([^"]+)"', message)
+    found = re.search(r'image (?:name |tag )?"([^"]+)"', message)
     return found[1] if found else ""

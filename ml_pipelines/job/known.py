@@ -188,6 +188,8 @@ def _head_loss(known: Known, uid: str, sentence: str, evidence: str) -> Loss:
 
 def _with_diagnosis(known: Known, obs: Observation, now: float) -> Known:
     unready = known.cell is Cell.RUNNING and not all(pod.ready or pod.deleting for pod in obs.pods)
+    if known.cell is Cell.ENDED:
+        return known  # what it waited for until then is why it is late
     if known.cell not in _BEFORE_RUN and not unready:
         return replace(known, diagnosis=None, troubles=())
     diagnosis = why_pending(obs, head_starts=known.head.starts)

@@ -55,7 +55,9 @@ def _refusals(obs: Observation) -> Iterator[tuple[str, str]]:
     if obs.cluster is not None:
         status, reason, message = obs.cluster.conditions.get("ReplicaFailure", ("", "", ""))
         if status == "True":
-            yield f"RayCluster {obs.cluster.name}: ReplicaFailure {reason}", message
+            # The operator puts the reason before the message once more.
+            said = message.removeprefix(reason).strip()
+            yield f"RayCluster {obs.cluster.name}: ReplicaFailure {reason}", said
         if obs.cluster.reason:
             yield f"RayCluster {obs.cluster.name}: {obs.cluster.state}", obs.cluster.reason
     for event in reversed(obs.events):
