@@ -36,7 +36,10 @@ class Fault:
 
 @dataclass
 class Asked:
-    """One request, as it came, and the status it was given (0: no answer)."""
+    """One request, as it came, and the status it was given (0: no answer).
+
+    The headers' names are in title case (`X-Ray-Authorization`).
+    """
 
     at: float
     method: str

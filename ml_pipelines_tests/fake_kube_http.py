@@ -90,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
             body = data
         asked = Asked(
             time.monotonic(), self.command, unquote(url.path), dict(parse_qsl(url.query)),
-            dict(self.headers), body,
+            {key.title(): value for key, value in self.headers.items()}, body,
         )  # fmt: skip
         with self.kube.lock:
             self.kube.asked.append(asked)

@@ -76,6 +76,10 @@ def fault_of(error: BaseException, waited_s: float) -> Outcome:
 
     if isinstance(error, broken.NameResolutionError):
         return Outcome(fault="dns", said="its host name can't be resolved")
+    if "Connection refused" in str(error):
+        return Outcome(fault="refused", said="the connection was refused")
+    if isinstance(error, broken.NewConnectionError):
+        return Outcome(fault="unreachable", said=f"it can't be reached ({error})")
     if isinstance(error, broken.ConnectTimeoutError):
         return Outcome(fault="timeout", said="no connection within the time-out")
     if isinstance(error, broken.ReadTimeoutError | TimeoutError):
@@ -84,8 +88,6 @@ def fault_of(error: BaseException, waited_s: float) -> Outcome:
         if "CERTIFICATE_VERIFY_FAILED" in str(error) or "match" in str(error):
             return Outcome(fault="certificate", said=f"its certificate can't be trusted ({error})")
         return Outcome(fault="reset", said=f"TLS failed ({error})")
-    if "Connection refused" in str(error):
-        return Outcome(fault="refused", said="the connection was refused")
     return Outcome(fault="reset", said=f"the connection broke ({error or type(error).__name__})")
 
 
