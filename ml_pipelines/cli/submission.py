@@ -68,6 +68,7 @@ def spec_of(request: Request, settings: Settings) -> JobSpec:
     from ml_pipelines.spec.pools import check_against_pools, load_pools
     from ml_pipelines.spec.validate import parse
 
+    pools = load_pools(settings.pools)
     group: dict[str, Any] = {
         "pool": request.pool,
         "min_workers": request.workers,
@@ -77,7 +78,7 @@ def spec_of(request: Request, settings: Settings) -> JobSpec:
     data: dict[str, Any] = {
         "name": job_name(request.command) if request.name is None else request.name,
         "entrypoint": request.command,
-        "cluster": {"workers": (group,)},
+        "cluster": {"head": {"pool": pools.for_heads()}, "workers": (group,)},
         "env": environment(request.env),
         "secrets": references(request.secret),
         "limits": {} if request.limit_run is None else {"run_s": seconds(request.limit_run)},
@@ -89,7 +90,7 @@ def spec_of(request: Request, settings: Settings) -> JobSpec:
     with options_named():
         spec = parse(JobSpec, data)
         # Asked again when it is submitted; here, before a large folder is packed for nothing.
-        check_against_pools(spec, load_pools(settings.pools))
+        check_against_pools(spec, pools)
     return spec
 
 

@@ -70,8 +70,10 @@ class WorkersConfig(LaunchpadConfig):
         group: dict[str, Any] = {"pool": self.pool, "min_workers": self.workers}
         group |= {name: value for name in ("cpu", "memory") if (value := getattr(self, name))}
         try:
-            cluster = parse(ClusterSpec, {"workers": [group]})
-            check_against_pools(cluster, load_pools(settings.load().pools))
+            pools = load_pools(settings.load().pools)
+            head = {"pool": pools.for_heads()}
+            cluster = parse(ClusterSpec, {"head": head, "workers": [group]})
+            check_against_pools(cluster, pools)
         except InvalidInput as error:
             raise in_launchpad_words(error) from None
         return cluster

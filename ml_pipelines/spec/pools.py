@@ -166,6 +166,12 @@ class Pools(Strict):
             raise InvalidInput(path, name, "is no pool", remedy=spelling(name, self.pools))
         return pool
 
+    def for_heads(self) -> str:
+        """The pool that heads go to where nobody names one: `cpu`, else the first without GPUs."""
+        without = [name for name, pool in self.pools.items() if not pool.gpus]
+        usual = Head().pool
+        return usual if usual in self.pools or not without else without[0]
+
 
 def load_pools(path: Path | None = None) -> Pools:
     """Read the platform file, by default the packaged one. Raises InvalidInput."""
