@@ -131,6 +131,11 @@ class FakeKube:
                 log.changed.notify_all()
         return len(hit)
 
+    def silence_streams(self) -> None:
+        """What is open now sends nothing more, and stays open; what is opened later does."""
+        for stream in list(self.streams):
+            stream.silent = True
+
     def now(self) -> datetime:
         """The server's own clock."""
         return datetime.now(UTC) + self.skew

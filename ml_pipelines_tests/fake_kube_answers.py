@@ -141,7 +141,7 @@ class Answerer:
             bookmark = time.monotonic() + self.kube.bookmark_s
             while not handler.ending and time.monotonic() < end:
                 with objects.changed:
-                    events = [] if self.kube.silent else list(self._events(number))
+                    events = [] if self._silent() else list(self._events(number))
                     latest = objects.number
                     if not (events or handler.extra):
                         objects.changed.wait(0.02)
@@ -150,11 +150,14 @@ class Answerer:
                     handler.chunk(json.dumps(event).encode() + b"\n")
                 while handler.extra:
                     handler.chunk(handler.extra.popleft())
-                if time.monotonic() > bookmark and not self.kube.silent:
+                if time.monotonic() > bookmark and not self._silent():
                     bookmark = time.monotonic() + self.kube.bookmark_s
                     number = max(number, latest)
                     handler.chunk(self._bookmark(number))
         self._finish()
+
+    def _silent(self) -> bool:
+        return self.kube.silent or self.handler.silent
 
     def _events(self, number: int) -> Iterator[Object]:
         query = self.asked.query
@@ -200,7 +203,7 @@ class Answerer:
 
     @contextmanager
     def _open(self) -> Iterator[None]:
-        self.handler.ending = ""
+        self.handler.ending, self.handler.silent = "", False
         self.kube.streams.add(self.handler)
         try:
             yield

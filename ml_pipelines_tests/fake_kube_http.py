@@ -57,11 +57,12 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection; `ending` and `extra` are set from outside while it streams."""
+    """One connection; `ending`, `silent` and `extra` are set from outside while it streams."""
 
     protocol_version = "HTTP/1.1"
     server: Server
     ending = ""
+    silent = False
 
     def setup(self) -> None:
         super().setup()

@@ -12,10 +12,9 @@ _SHOWN = 600
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`fault` is set where there was no whole answer: dns, refused, unreachable, timeout, reset,
-    certificate.
+    """`fault` is set where there was no whole answer.
 
-    `said` is the server's message, or the fault in words. `from_behind`: a service behind the
+    It is one of dns, refused, unreachable, timeout, reset, certificate. `said` is the server's message, or the fault in words. `from_behind`: a service behind the
     server's proxy answered, not the server.
     """
 
