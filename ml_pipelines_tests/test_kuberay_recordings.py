@@ -129,6 +129,31 @@ def test_a_head_that_is_cut_off_for_a_moment_is_not_lost():
     assert replayed("cut").warnings == []
 
 
+def test_a_worker_on_a_dead_node():
+    """Case H7: it stays Terminating for ever beside RUNNING; the attempt ends, as PREEMPTED."""
+    replay = replayed("kill")
+    assert replay.standing is not None
+    assert replay.standing.phase is Phase.RUNNING
+    (told,) = replay.warnings
+    assert "was preempted" in told
+    last = recordings.last("kill").seen()
+    standing = replay.wait(last, 60.0)
+    assert standing.phase is Phase.RUNNING
+    standing = replay.wait(last, 60.0)
+    assert standing.verdict is not None
+    assert (standing.phase, standing.verdict.cls) == (Phase.FAILED, C.PREEMPTED)
+    assert "no other took its place" in standing.sentence
+    assert "DeletionByTaintManager" in standing.verdict.evidence[0]
+
+
+def test_a_worker_that_is_replaced():
+    """The operator makes another: the job goes on."""
+    replay = replayed("workerdel")
+    assert replay.standing is not None
+    assert replay.standing.phase is Phase.RUNNING
+    assert replay.wait(recordings.last("workerdel").seen(), 300.0).phase is Phase.RUNNING
+
+
 def test_the_operator_refuses_a_spec():
     """Case A1: ValidationFailed, which nothing leaves, is an end of class CONFIG."""
     standing = Replay().see(recordings.last("pending_validation").seen())
@@ -197,6 +222,7 @@ def test_the_ledgers_view_of_a_pod():
     head, worker = running.pods
     assert (head.role, worker.role, head.pool) == ("head", "worker", "cpu")
     assert head.node.startswith("spot-")
+    assert (head.spot, head.node_type) == (True, "g2-standard-48")
     assert head.requests == {"cpu": pytest.approx(0.65), "memory": 1.0625 * 2**30}
     assert head.scheduled_at is not None
     assert (head.gone_at, head.leaves_at) == (None, None)

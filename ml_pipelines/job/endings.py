@@ -9,6 +9,7 @@ from ml_pipelines.job.verdict import Verdict, VerdictClass
 
 if TYPE_CHECKING:
     from ml_pipelines.job.known import Known
+    from ml_pipelines.job.losses import Loss
     from ml_pipelines.job.observation import RayJobView
 
 _RETRY_OURS = "The job is tried again from its last checkpoint."
@@ -220,3 +221,9 @@ def head_lost(known: Known) -> Verdict:
     else:
         remedy = _RETRY_OURS
     return Verdict(loss.cls, f"the head was lost: {loss.sentence}", evidence, remedy)
+
+
+def worker_lost(known: Known, loss: Loss) -> Verdict:
+    """A worker is gone with its machine, and none takes its place."""
+    evidence = (loss.evidence,) + ((status.quoted(known.seen),) if known.seen else ())
+    return Verdict(loss.cls, f"{loss.sentence}, and no other took its place", evidence, _RETRY_OURS)

@@ -127,6 +127,7 @@ class EventView:
 class Observation:
     """Everything seen at one moment. `rayjob` is None when the server says that it isn't there.
 
+    `skew_s` is how far our wall clock is ahead of the one that the times seen here are from.
     A backend that can't see raises BackendUnavailable instead of returning an empty one.
     """
 
@@ -136,6 +137,7 @@ class Observation:
     events: tuple[EventView, ...] = ()
     workload: WorkloadView | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
+    skew_s: float = 0.0
 
     @property
     def staying(self) -> tuple[PodView, ...]:

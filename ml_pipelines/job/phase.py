@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from ml_pipelines.job.verdict import Verdict
 
 
+# How long a lost worker may stay in the way of another: its node may come back, and a driver that
+# misses it ends by itself.
+STUCK_S = 90.0
+
+
 class Phase(StrEnum):
     """Where a job stands. The last four are ends and are never left."""
 
@@ -65,7 +70,12 @@ def phase_of(obs: Observation, known: Known, clocks: Clocks, now: float) -> Stan
     Pure and total: every status ends or has a clock that ends it, whatever its words are.
     """
     warnings = known.news + _stall(known, clocks)
-    ended = _lost(obs, known, clocks, now) or _ended(known, clocks, now) or _hopeless(known)
+    ended = (
+        _lost(obs, known, clocks, now)
+        or _ended(known, clocks, now)
+        or _hopeless(known)
+        or _short_of_a_worker(obs, known, now)
+    )
     if ended is not None:
         phase, verdict = ended
         return Standing(phase, verdict.sentence, verdict, warnings)
@@ -143,6 +153,21 @@ def _hopeless(known: Known) -> End | None:
     waiting = known.missing == 0 and known.cell is not Cell.RUNNING
     verdict = endings.hopeless(known) if waiting else None
     return None if verdict is None else (Phase.FAILED, verdict)
+
+
+def _short_of_a_worker(obs: Observation, known: Known, now: float) -> End | None:
+    """A worker that stays for ever on a machine without power is never replaced by the engine."""
+    desired = obs.cluster.desired_workers if obs.cluster else None
+    workers = [pod for pod in obs.pods if pod.role == "worker"]
+    if known.cell is not Cell.RUNNING or desired is None:
+        return None
+    if sum(not pod.deleting for pod in workers) >= desired:
+        return None
+    stuck = {pod.uid for pod in workers if pod.deleting and pod.gone_at is not None}
+    for loss in known.losses:
+        if loss.uid in stuck and now - loss.at >= STUCK_S:
+            return Phase.FAILED, endings.worker_lost(known, loss)
+    return None
 
 
 def _stall(known: Known, clocks: Clocks) -> tuple[str, ...]:

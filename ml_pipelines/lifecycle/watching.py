@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from ml_pipelines.clock import Clock
 from ml_pipelines.job.clocks import Clocks, durations
@@ -51,6 +52,7 @@ class Watched:
         self._told = ("", "")
         self._noted: dict[str, object] = {}
         self._pods = dict(self._past.pods)  # placed and not gone: uid → name
+        self._last: dict[str, PodView] = {}  # each of these as it was seen last
         self.log = LogTail(job, attempt, platform)
 
     @property
@@ -65,7 +67,7 @@ class Watched:
         if self._known.at is None:
             new = self._made_at is not None and self._clock.boottime() - self._made_at < UNSEEN_S
             self._past = replace(self._past, made=self._past.made and not new)
-            self._known = memory_of(self._past, observation, wall=self._clock.now())
+            self._known = memory_of(self._past, observation, wall=self._server_now(observation))
         self._known = self._known.after(observation, now)
         gone = gone_unseen(self._past, self._known, location=self._location)
         standing = gone or phase_of(observation, self._known, self._clocks, now)
@@ -81,7 +83,8 @@ class Watched:
         if standing.verdict is not None:
             self.ending = standing
             yield from self.log.read_rest()
-            changes.extend(self._gone(uid, name) for uid, name in self._pods.items())
+            at = self._server_now(observation)
+            changes.extend(self._gone(uid, name, at) for uid, name in self._pods.items())
             self._pods.clear()
         return tuple(changes)
 
@@ -134,13 +137,19 @@ class Watched:
                 yield Draft(LEDGER, line)
         for uid, name in list(self._pods.items()):
             if uid not in seen or seen[uid].gone_at is not None:
-                yield self._gone(uid, name, seen.get(uid))
+                last = seen.get(uid) or self._last.get(uid)
+                told = (last.gone_at or last.leaves_at) if last else None
+                yield self._gone(uid, name, told or self._server_now(observation))
                 del self._pods[uid]
+        self._last = {uid: pod for uid, pod in seen.items() if uid in self._pods}
 
-    def _gone(self, uid: str, name: str, pod: PodView | None = None) -> Draft:
-        at = (pod.gone_at if pod else None) or self._clock.now()
+    def _gone(self, uid: str, name: str, at: datetime) -> Draft:
         line = {"number": self.number, "pod": name, "uid": uid, "gone_at": at.isoformat()}
         return Draft(LEDGER, line)
+
+    def _server_now(self, observation: Observation) -> datetime:
+        """Now, on the clock that the times seen are from."""
+        return self._clock.now() - timedelta(seconds=observation.skew_s)
 
 
 def _placed(pod: PodView) -> dict[str, object]:

@@ -13,6 +13,12 @@ from ml_pipelines.job.observation import Observation
 
 Object = dict[str, Any]
 
+SPOT = {
+    "cloud.google.com/gke-spot": "true",
+    "node.kubernetes.io/instance-type": "g2-standard-48",
+}
+NODES = {"spot-0": SPOT, "spot-1": SPOT}
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -38,6 +44,7 @@ class Moment:
                 if pod["metadata"]["labels"]["ray.io/cluster"].rpartition("-")[0] == own["name"]
             ],
             events=self.objects["events"],
+            nodes=NODES,
             workload=_first(
                 self.objects["workloads"],
                 lambda one: one["ownerReferences"][0]["uid"] == own["uid"],

@@ -1,4 +1,4 @@
-"""What is asked for now and then: events of what is pending, and the labels of nodes."""
+"""What is asked for now and then: events of what is pending, nodes' labels, the server's clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends.kubeapi import KubeError, KubeForbidden, path_of
-from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text, conditions
+from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text, as_time, conditions
 from ml_pipelines.backends.kuberay.pods import NODE_TYPE
 from ml_pipelines.backends.kuberay.views import node_of
 
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
     from ml_pipelines.backends.kubeapi import Api
     from ml_pipelines.backends.kuberay.watches import Seen
+    from ml_pipelines.clock import Clock
 
     Object = dict[str, Any]
 
 FIRST_EVENTS_S = 4.0  # of pending; most jobs tell all by themselves sooner
 EVENTS_EVERY_S = 10.0
 ALL_EVENTS_EVERY_S = 1.0  # for all jobs of this process together
+LITTLE_SKEW_S = 3.0  # the server tells whole seconds, and answers take a moment
 NODES_AGAIN_S = 600.0  # after an answer that they may not be read
 _ENDED = frozenset({"Complete", "Failed", "ValidationFailed"})
 
@@ -124,6 +126,33 @@ def _unready(pod: Object) -> bool:
 
 def _head_first(pod: Object) -> bool:
     return as_dict(pod["metadata"].get("labels")).get(NODE_TYPE) != "head"
+
+
+class Skew:
+    """How far our wall clock is ahead of the server's: asked for once."""
+
+    def __init__(self, api: Api, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._found: float | None = None
+
+    def seconds(self) -> float:
+        """0 where it is little, or can't be known."""
+        if self._found is None:
+            self._found = self._ask()
+        return self._found
+
+    def _ask(self) -> float:
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        try:
+            made = self._api.create(path_of("selfsubjectreviews", ""), review)
+        except KubeError:
+            return 0.0
+        told = as_time(as_dict(made.get("metadata")).get("creationTimestamp"))
+        if told is None:
+            return 0.0
+        ahead = (self._clock.now() - told).total_seconds()
+        return ahead if abs(ahead) > LITTLE_SKEW_S else 0.0
 
 
 class Nodes:

@@ -21,7 +21,7 @@ from ml_pipelines.backends.kubeapi import (
     path_of,
 )
 from ml_pipelines.backends.kuberay import dashboard, views
-from ml_pipelines.backends.kuberay.asked import Events, Nodes
+from ml_pipelines.backends.kuberay.asked import Events, Nodes, Skew
 from ml_pipelines.backends.kuberay.fields import as_dict, as_text
 from ml_pipelines.backends.kuberay.logs import JobLogs
 from ml_pipelines.backends.kuberay.refusals import not_ours, refusal
@@ -73,6 +73,7 @@ class KubeRayBackend:
         self._watches = Watches(api, scope)
         self._events = Events(api)
         self._nodes = Nodes(api)
+        self._skew = Skew(api, clock)
         self._logs = JobLogs(api)
         self._looks: dict[str, _Look] = {}
         self._missing: dict[str, _Missing] = {}
@@ -172,10 +173,24 @@ class KubeRayBackend:
         nodes = self._nodes.of(seen.pods)
         made_of = (*seen.version, number, len(nodes))
         if look is None or look.made_of != made_of:
-            look = _Look(changed, made_of, _observation(seen, events, nodes))
+            look = _Look(changed, made_of, self._observation(seen, events, nodes))
         look.changed = changed
         self._looks[name] = look
         return look.observation
+
+    def _observation(
+        self, seen: Seen, events: list[Object], nodes: Mapping[str, Any]
+    ) -> Observation:
+        assert seen.rayjob is not None
+        return views.observation(
+            seen.rayjob,
+            cluster=seen.cluster,
+            pods=seen.pods,
+            events=events,
+            workload=seen.workload,
+            nodes=nodes,
+            skew_s=self._skew.seconds(),
+        )
 
     def _confirmed_view(self, name: str, watch: Watch, seen: Seen) -> Seen:
         """What is missing is asked for, since the watches of several kinds tell in any order."""
@@ -292,16 +307,4 @@ def _lacks_head(seen: Seen) -> bool:
         and as_dict(pod["metadata"].get("labels")).get("ray.io/cluster") == current
         and not pod["metadata"].get("deletionTimestamp")
         for pod in seen.pods
-    )
-
-
-def _observation(seen: Seen, events: list[Object], nodes: Mapping[str, Any]) -> Observation:
-    assert seen.rayjob is not None
-    return views.observation(
-        seen.rayjob,
-        cluster=seen.cluster,
-        pods=seen.pods,
-        events=events,
-        workload=seen.workload,
-        nodes=nodes,
     )

@@ -103,6 +103,7 @@ def observation(
     events: Iterable[Object] = (),
     workload: Object | None = None,
     nodes: Mapping[str, Mapping[str, str]] | None = None,
+    skew_s: float = 0.0,
 ) -> Observation:
     """All of it together; `nodes` are the labels of those nodes that may be read."""
     known = nodes or {}
@@ -116,6 +117,7 @@ def observation(
         pods=seen,
         events=tuple(told),
         workload=None if workload is None else workload_view(workload),
+        skew_s=skew_s,
     )
 
 
