@@ -102,10 +102,10 @@ class FakeLifecycle:
         return [JobEnded(run_key, (*over, Phase.CANCELLED)[0], CANCELLED)]
 
     def read_logs(
-        self, run_key: str, *, platform: Any, attempt: int | None, follow: bool
+        self, run_key: str, *, platform: Any, attempt: int | None, source: str, follow: bool
     ) -> Iterator[LogLine]:
         self.calls.append(("read_logs", run_key, attempt, follow))
-        return (LogLine("driver", text, i, 1) for i, text in enumerate(self.lines))
+        return (LogLine(source, text, i, 1) for i, text in enumerate(self.lines))
 
     def describe(self, run_key: str, *, platform: Any) -> Any:
         return next(job for job in self.jobs if job.run_key == run_key)

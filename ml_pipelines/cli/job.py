@@ -156,16 +156,30 @@ def status(session: Session, run_key: str, as_json: bool) -> None:
 @click.option("--attempt", type=click.IntRange(1), help="Default: the last one.")
 @click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the attempt is over.")
+@click.option(
+    "--source",
+    default="driver",
+    show_default=True,
+    help="`driver`, `driver-2` (its second start), `worker/POD`.",
+)
 @click.pass_obj
 def logs(
-    session: Session, run_key: str, attempt: int | None, tail: int | None, *, follow: bool
+    session: Session,
+    run_key: str,
+    attempt: int | None,
+    tail: int | None,
+    source: str,
+    *,
+    follow: bool,
 ) -> None:
     """Print what a job has logged. Whoever follows the job goes on with it."""
     if follow and tail:
         raise click.UsageError("--tail N and --follow don't go together: leave one out.")
     with session.lifecycle.open_platform(session.settings) as platform:
         key = session.find(run_key, platform)
-        lines = session.lifecycle.read_logs(key, platform=platform, attempt=attempt, follow=follow)
+        lines = session.lifecycle.read_logs(
+            key, platform=platform, attempt=attempt, source=source, follow=follow
+        )
         made = session.lifecycle.describe(key, platform=platform).attempts if attempt else 0
         if attempt and attempt > made:
             raise InvalidInput(

@@ -18,18 +18,20 @@ from ml_pipelines.job.events import Event, JobEnded, Notice
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdicts import cancelled
 from ml_pipelines.journal.entries import Draft
-from ml_pipelines.journal.state import JournalState
+from ml_pipelines.journal.state import AttemptRecord, JournalState
 from ml_pipelines.lifecycle import ending
-from ml_pipelines.lifecycle.logkeeping import LogKeeper
+from ml_pipelines.lifecycle.logkeeping import DRIVER, LogKeeper, driver_source
 from ml_pipelines.lifecycle.loop import follow_within
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import Job, attach_to_end
+from ml_pipelines.lifecycle.tailing import SETTLE_S
 
 CANCEL_S = 25.0  # of the 30 s in which nothing may be left
 RECORD_S = 5.0  # how long deleting waits for run storage, which may hang for a minute
 AGAIN_S = 0.5
 KEEP_S = 3.0  # how long deleting waits for the log's last lines to be kept
 READ_BYTES = 1 << 20
+STREAM_AGAIN_S = 0.1
 
 
 def cancel(run_key: str, *, platform: Platform, reason: str = "", by: str = "") -> list[Event]:
@@ -83,15 +85,19 @@ def _keep_log(run_key: str, platform: Platform, keep_s: float) -> None:
         attempt = platform.journal(run_key).read().open_attempt
         if attempt is None:
             return
-        keeper = LogKeeper(platform.store, run_key, attempt.number, platform.clock)
-        until = platform.clock.monotonic() + KEEP_S
-        while platform.clock.monotonic() < until:
-            start = keeper.offset + keeper.unkept
-            chunk = platform.backend.read_log(attempt.name, "driver", start, READ_BYTES)
-            if not chunk.data:
+        source, kept_as = _driver_of(run_key, attempt, platform)
+        keeper = LogKeeper(platform.store, run_key, attempt.number, platform.clock, source=kept_as)
+        began = heard = platform.clock.monotonic()
+        while platform.clock.monotonic() - began < KEEP_S:
+            chunk = platform.backend.read_log(attempt.name, source, keeper.position, READ_BYTES)
+            if chunk.data:
+                heard = platform.clock.monotonic()
+                keeper.add(chunk.start, chunk.data)
+                keeper.flush()
+            elif source == DRIVER or platform.clock.monotonic() - heard > SETTLE_S:
                 break
-            keeper.add(chunk.start, chunk.data)
-            keeper.flush()
+            else:
+                platform.clock.sleep(STREAM_AGAIN_S)
         keeper.flush(last=True)
 
     failed: list[BaseException] = []
@@ -109,6 +115,17 @@ def _keep_log(run_key: str, platform: Platform, keep_s: float) -> None:
     thread.join(keep_s)
     if failed:
         raise failed[0]
+
+
+def _driver_of(run_key: str, attempt: AttemptRecord, platform: Platform) -> tuple[str, str]:
+    """What to ask the backend for, and under which name it is kept."""
+    if platform.backend.name == "local":
+        return DRIVER, DRIVER
+    rayjob = platform.backend.observe(attempt.name).rayjob
+    cluster = rayjob.cluster_name if rayjob else ""
+    if not cluster:
+        return DRIVER, DRIVER
+    return f"{DRIVER}/{cluster}", driver_source(platform.store, run_key, attempt.number, cluster)
 
 
 class _Record:

@@ -13,7 +13,13 @@ from ml_pipelines.journal import index
 from ml_pipelines.journal.entries import Draft
 from ml_pipelines.journal.state import Commit, JournalState
 from ml_pipelines.lifecycle import exclusive
-from ml_pipelines.lifecycle.logkeeping import TAIL_LINES, LogKeeper, kept_tail
+from ml_pipelines.lifecycle.logkeeping import (
+    TAIL_LINES,
+    LogKeeper,
+    finish_others,
+    kept_tail,
+    last_start,
+)
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import Job
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
@@ -77,7 +83,9 @@ def last_lines(run_key: str, state: JournalState, store: Store) -> tuple[str, ..
     if not state.attempts:
         return ()
     try:
-        return tuple(kept_tail(store, run_key, state.attempts[-1].number)[-TAIL_LINES:])
+        number = state.attempts[-1].number
+        source = last_start(store, run_key, number)
+        return tuple(kept_tail(store, run_key, number, source)[-TAIL_LINES:])
     except StorageError:
         return ()
 
@@ -100,14 +108,21 @@ def clean_up(job: Job, platform: Platform, claim: int) -> None:
     state = job.journal.read()
     for attempt in state.attempts:
         if attempt.number not in state.logs:
-            keeper = LogKeeper(platform.store, job.run_key, attempt.number, platform.clock)
+            source = last_start(platform.store, job.run_key, attempt.number)
+            keeper = LogKeeper(
+                platform.store, job.run_key, attempt.number, platform.clock, source=source
+            )
             record_log(job, keeper, attempt.number, claim)
     close(job, platform, claim)
 
 
 def record_log(job: Job, keeper: LogKeeper, attempt: int, claim: int) -> None:
-    """Make an attempt's log one object and note where it lies. Raises StorageError."""
+    """Make each of an attempt's logs one object, and note where its driver's lies.
+
+    Raises StorageError.
+    """
     url = keeper.finish()
+    finish_others(keeper, job.run_key, attempt)
     record = {"number": attempt, "url": url, "bytes": keeper.offset}
     job.journal.append(
         lambda now: None if attempt in now.logs else Draft("logs", record),

@@ -270,7 +270,7 @@ class Steps:
             self.tail = self.watched.log.last
             try:
                 ending.record_log(
-                    self._job, self.watched.log.keeper(), attempt.number, self._hold.claim
+                    self._job, self.watched.log.finish(), attempt.number, self._hold.claim
                 )
             except (StorageError, Undecided) as error:
                 yield Notice(f"the log is kept in pieces for now: {error.message}")

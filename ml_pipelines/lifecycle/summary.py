@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from ml_pipelines.backends.logs import Line, LineAssembler
-from ml_pipelines.errors import BackendUnavailable, JournalError, NotFound
+from ml_pipelines.errors import BackendUnavailable, InvalidInput, JournalError, NotFound
 from ml_pipelines.job.events import LogLine
+from ml_pipelines.job.observation import PodView
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.journal import index
 from ml_pipelines.journal.record import Journal
 from ml_pipelines.journal.state import AttemptRecord, JournalState
 from ml_pipelines.lifecycle.ending import log_url
-from ml_pipelines.lifecycle.logkeeping import kept_log
+from ml_pipelines.lifecycle.logkeeping import (
+    DRIVER,
+    kept_chunks,
+    kept_sources,
+    start_source,
+    starts,
+)
 from ml_pipelines.lifecycle.platform import Platform
+from ml_pipelines.lifecycle.tailing import SETTLE_S
 
 READ_BYTES = 1 << 20
 FOLLOW_S = 0.3
@@ -67,11 +76,18 @@ def describe(run_key: str, *, platform: Platform) -> JobSummary:
 
 
 def read_logs(
-    run_key: str, *, platform: Platform, attempt: int | None = None, follow: bool = False
+    run_key: str,
+    *,
+    platform: Platform,
+    attempt: int | None = None,
+    source: str = DRIVER,
+    follow: bool = False,
 ) -> Iterator[LogLine]:
-    """The log of an attempt (default: the last): what is kept, then what is newer.
+    """A log of an attempt (default: the last): what is kept, then what is newer.
 
-    With `follow`, until the attempt is over. Raises NotFound.
+    `driver` is what the driver wrote at all its starts; `driver-2` at one of them; `worker/POD` one
+    worker's. With `follow`, until the attempt is over. Raises NotFound, and InvalidInput
+    where there is no such log.
     """
     journal = platform.journal(run_key)
     state = journal.read()
@@ -80,33 +96,75 @@ def read_logs(
     if not state.attempts:
         return
     record = state.attempts[-1] if attempt is None else _attempt(state, attempt)
-    lines = LineAssembler()
-    for line in _line_by_line(lines, record, journal, platform, follow=follow):
-        yield LogLine("driver", line.text, line.offset, record.number)
+    clusters = starts(platform.store, run_key, record.number)
+    wanted = [(source, source)]
+    if source.startswith(DRIVER):
+        named = [
+            (start_source(number), f"{DRIVER}/{cluster}")
+            for number, cluster in enumerate(clusters, start=1)
+        ] or [(DRIVER, DRIVER)]
+        wanted = [pair for pair in named if source in {DRIVER, pair[0]}]
+    elif source not in _sources(record, platform, run_key):
+        wanted = []
+    if not wanted:
+        there = ", ".join(_sources(record, platform, run_key)) or "none yet"
+        raise InvalidInput(
+            "source",
+            source,
+            f"is no log of attempt {record.number}",
+            remedy=f"There are: {there}.",
+        )
+    for kept_as, asked in wanted:
+        last = asked == wanted[-1][1]
+        reading = _Reading(kept_as, asked, record, journal, platform)
+        for line in reading.lines(follow=follow and last):
+            yield LogLine(kept_as, line.text, line.offset, record.number)
 
 
-def _line_by_line(
-    lines: LineAssembler,
-    record: AttemptRecord,
-    journal: Journal,
-    platform: Platform,
-    *,
-    follow: bool,
-) -> Iterator[Line]:
-    for data in kept_log(platform.store, journal.run_key, record.number):
-        yield from lines.feed(data)
-    while not _over(journal.read(), record.number):
-        try:
-            chunk = platform.backend.read_log(record.name, "driver", lines.position, READ_BYTES)
-        except BackendUnavailable:
-            break
-        yield from lines.feed_chunk(chunk)
-        if chunk.data:
-            continue
-        if not follow:
-            break
-        platform.clock.sleep(FOLLOW_S)
-    yield from lines.flush()
+def _sources(record: AttemptRecord, platform: Platform, run_key: str) -> list[str]:
+    """What is kept, and the workers that are there now."""
+    kept = kept_sources(platform.store, run_key, record.number)
+    pods: tuple[PodView, ...] = ()
+    if not record.ended:
+        with suppress(BackendUnavailable):
+            pods = platform.backend.observe(record.name).pods
+    live = [f"worker/{pod.name}" for pod in pods if pod.role == "worker" and pod.ships_log]
+    return list(dict.fromkeys([*kept, *live]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One log, under its name in run storage and its name at the backend."""
+
+    kept_as: str
+    asked: str
+    record: AttemptRecord
+    journal: Journal
+    platform: Platform
+
+    def lines(self, *, follow: bool) -> Iterator[Line]:
+        """What is kept, then what is newer."""
+        lines, clock = LineAssembler(), self.platform.clock
+        key, number = self.journal.run_key, self.record.number
+        for chunk in kept_chunks(self.platform.store, key, number, self.kept_as):
+            yield from lines.feed_chunk(chunk)
+        streamed = self.platform.backend.name != "local"
+        heard = clock.monotonic()
+        while not _over(self.journal.read(), number):
+            try:
+                chunk = self.platform.backend.read_log(
+                    self.record.name, self.asked, lines.position, READ_BYTES
+                )
+            except BackendUnavailable:
+                break
+            yield from lines.feed_chunk(chunk)
+            if chunk.data:
+                heard = clock.monotonic()
+                continue
+            if not follow and (not streamed or clock.monotonic() - heard > SETTLE_S):
+                break
+            clock.sleep(FOLLOW_S)
+        yield from lines.flush()
 
 
 def _attempt(state: JournalState, number: int) -> AttemptRecord:

@@ -1,4 +1,4 @@
-"""Follows one attempt's log: lines and metrics are told once each, and kept in run storage."""
+"""Follows one attempt's logs: the driver's lines and metrics are told once each, all are kept."""
 
 from __future__ import annotations
 
@@ -9,29 +9,46 @@ from ml_pipelines.backends.logs import Line, LineAssembler
 from ml_pipelines.errors import BackendUnavailable, StorageError
 from ml_pipelines.job import wire
 from ml_pipelines.job.events import Event, LogLine, MetricPoint, Notice
+from ml_pipelines.job.observation import Observation, PodView
 from ml_pipelines.journal.state import AttemptRecord
-from ml_pipelines.lifecycle.logkeeping import TAIL_LINES, LogKeeper, kept_tail
+from ml_pipelines.lifecycle.logkeeping import (
+    DRIVER,
+    TAIL_LINES,
+    LogKeeper,
+    driver_source,
+    kept_tail,
+)
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import Job
+from ml_pipelines.lifecycle.workerlogs import WorkerLogs
 
 READ_BYTES = 1 << 20
 READS_A_LOOK = 8  # so that a burst of lines can't keep the loop from looking at the job
 FINAL_READS_S = 30.0  # how long the rest of an ended driver's log is read
+SETTLE_S = 0.8  # how long a streamed log must be silent before it counts as read
+AGAIN_S = 0.1
 UNKEPT_BYTES = 32 << 20  # as much waits in memory for run storage; the rest waits where it is
 
 
 class LogTail:
-    """The log of the open attempt. It never decides about life or death.
+    """The logs of the open attempt. They never decide about life or death.
 
     Where it goes on is known to run storage: so it begins once that answers. `busy` while there
-    is more to read, `heard` once a line has come.
+    is more to read, `heard` once a line has come. A driver that a queue started again on another
+    Ray cluster has another log, told and kept from its beginning.
     """
 
     def __init__(self, job: Job, attempt: AttemptRecord, platform: Platform) -> None:
         self._job = job
         self._number, self._name = attempt.number, attempt.name
         self._platform = platform
+        self._streamed = platform.backend.name != "local"
         self._keeper: LogKeeper | None = None
+        self._source = "" if self._streamed else DRIVER  # what the backend is asked for
+        self._cluster = ""
+        self._earlier: list[LogKeeper] = []
+        self._workers = WorkerLogs(job.run_key, attempt.number, attempt.name, platform)
+        self._pods: tuple[PodView, ...] = ()
         self._lines = LineAssembler()
         self._last: deque[str] = deque(maxlen=TAIL_LINES)
         self._trouble = ""
@@ -44,19 +61,98 @@ class LogTail:
         """The last lines, without metrics."""
         return tuple(self._last)
 
-    def read(self) -> Iterator[Event]:
+    def read(self, seen: Observation) -> Iterator[Event]:
         """Tell what is new, a bounded part of it."""
         self.busy = False
+        self._pods = seen.pods or self._pods
         try:
-            keeper = self._keeper or self.keeper()
+            yield from self._turn_to(seen)
+            if self._source:
+                yield from self._read_driver(self.keeper())
         except StorageError:
             return
+        self._workers.read(self._pods)
+
+    def read_rest(self) -> Iterator[Event]:
+        """The driver has ended: tell all that it still wrote.
+
+        A stream may be behind: it counts as read once nothing has come for a moment.
+        """
+        clock = self._platform.clock
+        began = heard = clock.monotonic()
+        while self._source:
+            before = self._lines.position
+            try:
+                yield from self._read_driver(self.keeper())
+            except StorageError:
+                break
+            came = self._workers.read(self._pods, now=True)
+            now = clock.monotonic()
+            if came or self._lines.position != before:
+                heard = now
+            quiet = not self._streamed or (not self._trouble and now - heard >= SETTLE_S)
+            if (quiet and not self.busy) or now - began > FINAL_READS_S:
+                break
+            if not self.busy:
+                clock.sleep(AGAIN_S)
+        yield from self._tell(self._lines.flush())
+
+    def keep(self) -> None:
+        """Keep what was told so far, and no more: whoever follows next tells the rest."""
+        if self._keeper is not None:
+            self._keeper.flush(due=True, upto=self._told_to)
+        self._workers.keep()
+
+    def finish(self) -> LogKeeper:
+        """All is read: hand it to run storage; returns the driver's keeper. Raises StorageError."""
+        for keeper in self._earlier:
+            keeper.flush(due=True, last=True)
+        self._workers.keep(last=True)
+        return self.keeper()
+
+    def keeper(self) -> LogKeeper:
+        """Who keeps it; goes on where the one before ended. Raises StorageError."""
+        if self._keeper is None:
+            self._begin(DRIVER)
+        assert self._keeper is not None
+        return self._keeper
+
+    def _begin(self, kept_as: str) -> None:
+        store, key = self._platform.store, self._job.run_key
+        keeper = LogKeeper(store, key, self._number, self._platform.clock, source=kept_as)
+        for text in kept_tail(store, key, self._number, kept_as):
+            message = wire.parse(text)  # told before, by whoever followed then
+            if isinstance(message, wire.Metric):
+                self._job.gate.admits(message)
+            elif message is None:
+                self._last.append(text)
+        self._lines = LineAssembler(start=keeper.offset)
+        self._told_to = keeper.offset
+        self._keeper = keeper
+
+    def _turn_to(self, seen: Observation) -> Iterator[Event]:
+        """Follow the driver of the cluster that is there now, once its head tells its log."""
+        cluster = seen.rayjob.cluster_name if self._streamed and seen.rayjob else ""
+        ships = any(pod.role == "head" and pod.ships_log for pod in seen.pods)
+        if not cluster or cluster == self._cluster or not ships:
+            return
+        kept_as = driver_source(self._platform.store, self._job.run_key, self._number, cluster)
+        if self._cluster:
+            yield from self.read_rest()
+            assert self._keeper is not None
+            self._earlier.append(self._keeper)
+            self._last.clear()
+        self._begin(kept_as)
+        self._source, self._cluster = f"{DRIVER}/{cluster}", cluster
+
+    def _read_driver(self, keeper: LogKeeper) -> Iterator[Event]:
+        self.busy = False
         for _ in range(READS_A_LOOK):
             if keeper.unkept >= UNKEPT_BYTES:
                 break
             try:
                 chunk = self._platform.backend.read_log(
-                    self._name, "driver", self._lines.position, READ_BYTES
+                    self._name, self._source, self._lines.position, READ_BYTES
                 )
             except BackendUnavailable as error:
                 if error.message != self._trouble:
@@ -73,36 +169,6 @@ class LogTail:
                 break
         keeper.flush()
 
-    def read_rest(self) -> Iterator[Event]:
-        """The driver has ended: tell all that it still wrote."""
-        until = self._platform.clock.monotonic() + FINAL_READS_S
-        while True:
-            yield from self.read()
-            if not self.busy or self._platform.clock.monotonic() > until:
-                break
-        yield from self._tell(self._lines.flush())
-
-    def keep(self) -> None:
-        """Keep what was told so far, and no more: whoever follows next tells the rest."""
-        if self._keeper is not None:
-            self._keeper.flush(due=True, upto=self._told_to)
-
-    def keeper(self) -> LogKeeper:
-        """Who keeps it; goes on where the one before ended. Raises StorageError."""
-        if self._keeper is None:
-            store, clock = self._platform.store, self._platform.clock
-            keeper = LogKeeper(store, self._job.run_key, self._number, clock)
-            for text in kept_tail(store, self._job.run_key, self._number):
-                message = wire.parse(text)  # told before, by whoever followed then
-                if isinstance(message, wire.Metric):
-                    self._job.gate.admits(message)
-                elif message is None:
-                    self._last.append(text)
-            self._lines = LineAssembler(start=keeper.offset)
-            self._told_to = keeper.offset
-            self._keeper = keeper
-        return self._keeper
-
     def _tell(self, lines: list[Line]) -> Iterator[Event]:
         self.heard |= bool(lines)
         ends = [*(line.offset for line in lines[1:]), self._lines.cursor]
@@ -118,4 +184,4 @@ class LogTail:
                     yield Notice(malformed.sentence, warning=True)
                 case _:
                     self._last.append(line.text)
-                    yield LogLine("driver", line.text, line.offset, self._number)
+                    yield LogLine(DRIVER, line.text, line.offset, self._number)

@@ -72,7 +72,7 @@ class Watched:
         gone = gone_unseen(self._past, self._known, location=self._location)
         standing = gone or phase_of(observation, self._known, self._clocks, now)
         yield from (Notice(news, warning=True) for news in standing.warnings)
-        yield from self.log.read()
+        yield from self.log.read(observation)
         if self.log.heard:
             self.log.heard = False
             self._known = self._known.heard(self._clock.monotonic())

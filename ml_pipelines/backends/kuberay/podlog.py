@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ml_pipelines.backends.base import LogChunk
 from ml_pipelines.backends.kubeapi import KubeError, KubeInvalid, KubeNotFound
+from ml_pipelines.errors import BackendUnavailable
 from ml_pipelines.spec.logship import CONTAINER
 
 if TYPE_CHECKING:
@@ -83,8 +84,7 @@ class PodLog:
                 self._runs.popleft()
             self._changed.notify_all()
             if not self._runs:
-                if self.trouble is not None:
-                    raise self.trouble
+                self._raise_trouble()
                 return LogChunk(source, offset, b"")
             run = self._runs[0]
             known = max(offset - run.start, 0)
@@ -92,6 +92,13 @@ class PodLog:
             run.start += known
             lost = run.start - offset
             return LogChunk(source, run.start, bytes(run.data[:limit]), lost=lost)
+
+    def _raise_trouble(self) -> None:
+        trouble = self.trouble
+        if trouble is not None:
+            if self.over:
+                self.trouble = None  # said once: no more will come
+            raise BackendUnavailable(trouble.message, remedy=trouble.remedy)
 
     def stop(self) -> None:
         """End the thread; what was not read is forgotten."""
@@ -114,22 +121,21 @@ class PodLog:
     # ── the thread ──────────────────────────────────────────────────────────────────────────
 
     def _follow(self) -> None:
-        wait, missing = FIRST_WAIT_S, 0
-        while not self._stopped:
+        wait, missing, whole = FIRST_WAIT_S, 0, False
+        while not self._stopped and missing < NOT_THERE:
             before, over = self._next, self.container_over
             try:
                 self._read_stream()
-                self.trouble, missing = None, 0
+                self.trouble, missing, whole = None, 0, True
                 if over:
                     break
-            except KubeNotFound:
+            except KubeNotFound as error:
+                # Its log ended before the pod went: then nothing is missing.
                 missing += 1
-                if missing >= NOT_THERE:
-                    break
-            except KubeInvalid as error:  # the container has not begun, or its node is away
-                self.trouble = None if "waiting to start" in error.message else error
+                self.trouble = None if whole or missing < NOT_THERE else error
             except KubeError as error:
-                self.trouble = error
+                waits = isinstance(error, KubeInvalid) and "waiting to start" in error.message
+                self.trouble, whole = None if waits else error, False
             wait = FIRST_WAIT_S if self._next != before else min(wait * 2, LONGEST_WAIT_S)
             self._wait(wait, over=over)
         self.over = True
