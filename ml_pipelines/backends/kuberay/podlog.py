@@ -132,7 +132,8 @@ class PodLog:
             except KubeNotFound as error:
                 # Its log ended before the pod went: then nothing is missing.
                 missing += 1
-                self.trouble = None if whole or missing < NOT_THERE else error
+                self.over = missing >= NOT_THERE
+                self.trouble = error if self.over and not whole else None
             except KubeError as error:
                 waits = isinstance(error, KubeInvalid) and "waiting to start" in error.message
                 self.trouble, whole = None if waits else error, False
@@ -161,7 +162,7 @@ class PodLog:
     def _take(self, records: list[bytes], turn: int) -> bool:
         """Keep what is new, when there is room for it; False where the stream is of no more use."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ends(turn) or self._held < self._room)
+            self._changed.wait_for(lambda: self._ends(turn) or self.held < self._room)
             if self._ends(turn):
                 return False
             for record in records:
@@ -173,7 +174,8 @@ class PodLog:
         return self._stopped or turn != self._turn
 
     @property
-    def _held(self) -> int:
+    def held(self) -> int:
+        """Bytes in memory."""
         return sum(len(run.data) for run in self._runs)
 
     def _add(self, record: bytes) -> None:

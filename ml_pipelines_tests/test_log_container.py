@@ -1,0 +1,172 @@
+"""The container beside Ray: what its script writes of Ray's files, and how it stands in a pod."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml_pipelines.spec import ship_logs
+from ml_pipelines.spec.logship import CONTAINER, add_log_container
+from ml_pipelines.spec.ship_logs import Shipper
+from ml_pipelines_tests.cluster import wait_for
+
+TEXT = Path(ship_logs.__file__).read_text(encoding="utf-8")
+DRIVER = "job-driver-a-b1.log"
+TAG = b"%08x" % zlib.crc32(DRIVER.encode())
+
+
+class Shipped:
+    """A shipper over a folder, and the records that it wrote."""
+
+    def __init__(self, folder: Path, role: str = "head") -> None:
+        self._out = folder / "stdout"
+        self.shipper = Shipper(role, folder, os.open(self._out, os.O_WRONLY | os.O_CREAT))
+
+    def records(self) -> list[bytes]:
+        return [line for line in self._out.read_bytes().split(b"\n")[:-1] if line[:1] != b"#"]
+
+    def log(self) -> bytes:
+        """The log as its records tell it; each must begin where the one before ended."""
+        log = b""
+        for record in self.records():
+            tag, rest = record.split(b" ", 1)
+            number = rest[: len(rest) - len(rest.lstrip(b"0123456789"))]
+            assert tag in {TAG, b"worker"}
+            assert int(number) == len(log)
+            end = b"\n" if rest[len(number) : len(number) + 1] == b" " else b""
+            log += rest[len(number) + 1 :] + end
+        return log
+
+
+def test_any_rays_python_can_run_it() -> None:
+    """Ray images begin with Python 3.9, and hold nothing of ours."""
+    tree = ast.parse(TEXT, feature_version=(3, 9))
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
+    }
+    assert imported <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_records_hold_every_byte_once(tmp_path: Path, seed: int) -> None:
+    """However the driver writes: half lines, long lines, empty ones, bytes that are no text."""
+    rng = random.Random(seed)
+    shipped, written = Shipped(tmp_path), b""
+    with (tmp_path / DRIVER).open("ab", buffering=0) as file:
+        for _ in range(40):
+            size = rng.choice([0, 1, 7, 90, 7999, 8000, 8001, 20_000, 70_000])
+            data = bytes(rng.choice(b"ab\xff\xe2 \r") for _ in range(min(size, 50)))
+            data = (data * (size // max(len(data), 1) + 1))[:size] + rng.choice([b"", b"\n"])
+            file.write(data)
+            written += data
+            if rng.random() < 0.5:
+                shipped.shipper.scan()
+                shipped.shipper.step()
+    shipped.shipper.finish()
+    assert shipped.log() == written
+    assert max(map(len, shipped.records())) < 8192
+
+
+def test_a_file_that_is_truncated_or_replaced_goes_on(tmp_path: Path) -> None:
+    """Its log never goes back: what is new has new places."""
+    path, shipped = tmp_path / DRIVER, Shipped(tmp_path)
+    path.write_bytes(b"first\n")
+    shipped.shipper.scan()
+    while shipped.shipper.step():
+        pass
+    path.write_bytes(b"cut\n")
+    shipped.shipper.scan()
+    while shipped.shipper.step():
+        pass
+    with path.open("ab") as file:
+        file.write(b"old end\n")
+    path.rename(tmp_path / "job-driver-a-b1.log.1")
+    path.write_bytes(b"new\n")
+    for _ in range(2):
+        while shipped.shipper.step():
+            pass
+        shipped.shipper.scan()
+    shipped.shipper.finish()
+    assert shipped.log() == b"first\ncut\nold end\nnew\n"
+
+
+def test_a_workers_files_are_one_log_of_whole_lines(tmp_path: Path) -> None:
+    """Each line says who wrote it; what Ray writes for itself is left out."""
+    shipped = Shipped(tmp_path, "worker")
+    out = tmp_path / "worker-aa-01000000-12.out"
+    err = tmp_path / "worker-bb-01000000-34.err"
+    out.write_bytes(b":job_id:01000000\n:actor_name:Trainer\nhalf a ")
+    err.write_bytes(b"warning\n")
+    shipped.shipper.scan()
+    shipped.shipper.step()
+    with out.open("ab") as file:
+        file.write(b"line\nno end")
+    shipped.shipper.finish()
+    lines = shipped.log().splitlines()
+    assert sorted(lines) == [
+        b"(Trainer pid=12) half a line",
+        b"(Trainer pid=12) no end",
+        b"(pid=34) warning",
+    ]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The script as the container runs it, over another folder."""
+    text = TEXT.replace("/tmp/ray/session_latest/logs", str(folder))
+    command = [sys.executable, "-ISuc", text, "head"]
+    with (
+        (folder.parent / "out").open("wb") as out,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_it_starts_before_ray_and_ends_after_it(tmp_path: Path) -> None:
+    """Files appear later; at SIGTERM what is left is written, and it ends well and at once."""
+    folder, out = tmp_path / "logs", tmp_path / "out"
+    with running(folder) as process:
+        wait_for("its start", out.exists)
+        folder.mkdir()
+        (folder / DRIVER).write_bytes(b"hello\n")
+        wait_for("the first line", lambda: TAG + b" 0 hello\n" in out.read_bytes(), timeout_s=10)
+        with (folder / DRIVER).open("ab") as file:
+            file.write(b"last words")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 0
+        assert out.read_bytes().endswith(TAG + b" 6+last words\n")
+
+
+def test_it_is_a_sidecar_of_the_restricted_kind() -> None:
+    """It can't make its pod fail or stay: it restarts, and ends after Ray; it may only read."""
+    spec: dict[str, Any] = {"containers": [{"name": "ray-head", "image": "an/image:1"}]}
+    add_log_container(spec, "head", {"allowPrivilegeEscalation": False})
+    (log,) = spec["initContainers"]
+    assert log["name"] == CONTAINER
+    assert log["image"] == "an/image:1"
+    assert log["restartPolicy"] == "Always"
+    assert log["resources"]["requests"] == log["resources"]["limits"]
+    assert log["securityContext"]["readOnlyRootFilesystem"] is True
+    assert log["volumeMounts"] == [{"name": "ray-logs", "mountPath": "/tmp/ray", "readOnly": True}]
+    assert [container["name"] for container in spec["containers"]] == ["ray-head"]
