@@ -147,8 +147,8 @@ class LogKeeper:
             # By way of a file: the log may be larger than memory, and the storage client can't
             # read one object in the middle of writing another.
             with tempfile.NamedTemporaryFile(prefix="mlp-log-") as whole:
-                for chunk in _pieces(self.store, chunks):
-                    whole.write(_with_gap(chunk))
+                for data in _told(_pieces(self.store, chunks)):
+                    whole.write(data)
                 whole.flush()
                 self.store.put_file(self.path, Path(whole.name))
         for path in chunks:
@@ -167,7 +167,7 @@ def kept_chunks(
 
 def kept_log(store: Store, run_key: str, attempt: int, source: str = DRIVER) -> Iterator[bytes]:
     """As `kept_chunks`, the bytes alone; a line tells where some are lost."""
-    return map(_with_gap, kept_chunks(store, run_key, attempt, source))
+    return _told(kept_chunks(store, run_key, attempt, source))
 
 
 def kept_tail(store: Store, run_key: str, attempt: int, source: str = DRIVER) -> list[str]:
@@ -269,6 +269,12 @@ def _pieces(store: Store, paths: list[str]) -> Iterator[LogChunk]:
         end = max(end, first + size)
 
 
-def _with_gap(chunk: LogChunk) -> bytes:
-    gap = f"[{chunk.lost} bytes of the log are lost]\n" if chunk.lost else ""
-    return gap.encode() + chunk.data
+def _told(pieces: Iterator[LogChunk]) -> Iterator[bytes]:
+    """The bytes of the pieces; a line of its own for each gap."""
+    last = b"\n"
+    for chunk in pieces:
+        if chunk.lost:
+            yield b"\n" if last != b"\n" else b""
+            yield f"[{chunk.lost} bytes of the log are lost]\n".encode()
+        yield chunk.data
+        last = chunk.data[-1:] or last
