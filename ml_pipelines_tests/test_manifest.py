@@ -155,13 +155,16 @@ def test_ray_is_told_whole_cpus():
 
 
 def test_elastic_cluster_gets_an_autoscaler():
-    """Only where a group may grow does Ray's autoscaler run, with an account for the head alone."""
+    """Only where a group may grow does Ray's autoscaler run; it alone, beside the head, may ask."""
     fixed = manifest()
     assert "enableInTreeAutoscaling" not in fixed["spec"]["rayClusterSpec"]
     assert not any(pod["automountServiceAccountToken"] for pod in pods(fixed))
     grows = manifest(job(cluster=ClusterSpec(workers=(WorkerGroup(max_workers=3),))))
     assert grows["spec"]["rayClusterSpec"]["enableInTreeAutoscaling"] is True
-    assert [pod["automountServiceAccountToken"] for pod in pods(grows)] == [True, False]
+    assert not any(pod["automountServiceAccountToken"] for pod in pods(grows))
+    has_token = [any("projected" in one for one in pod["volumes"]) for pod in pods(grows)]
+    assert has_token == [True, False]
+    assert not any("token" in str(one) for one in pods(grows)[0]["containers"][0]["volumeMounts"])
 
 
 def test_lost_nodes_are_given_up_in_seconds():

@@ -15,7 +15,7 @@ from ml_pipelines.spec.job import JobSpec
 from ml_pipelines.spec.manifest import Identity, Manifest, rayjob
 from ml_pipelines.spec.naming import label_key, run_key
 from ml_pipelines.spec.pools import Pools
-from ml_pipelines_tests.cluster import KubectlFailed, Namespace, wait_for
+from ml_pipelines_tests.cluster import RAY_ACCOUNT, KubectlFailed, Namespace, wait_for
 
 pytestmark = pytest.mark.kube
 
@@ -23,8 +23,10 @@ SMALL = ClusterSpec(
     head=Head(cpu="500m", memory="1Gi"), workers=(WorkerGroup(cpu="250m", memory="1Gi"),)
 )
 ELASTIC = ClusterSpec(
-    head=Head(cpu="500m", memory="1Gi"),
-    workers=(WorkerGroup(cpu="250m", memory="1Gi", min_workers=1, max_workers=2),),
+    head=Head(cpu="250m", memory="1Gi"),
+    workers=(
+        WorkerGroup(pool="spot", cpu="250m", memory="1Gi", gpus=0, min_workers=1, max_workers=2),
+    ),
 )
 ASSET = "asset_" + "x" * 54
 ODD = [
@@ -179,7 +181,7 @@ def test_pods_as_the_operator_makes_them(namespace: Namespace, pools: Pools, ela
                 assert labelled(one) == WHO
             for pod in pods:
                 head = pod["metadata"]["labels"]["ray.io/node-type"] == "head"
-                check_safe(pod, token=head and elastic)
+                check_safe(pod, autoscaler=head and elastic)
                 check_sized(pod)
     finally:
         namespace.kubectl("delete", "resourcequota", "all")
@@ -191,17 +193,20 @@ def labelled(one: dict[str, Any]) -> dict[str, str]:
     return {name: texts.get(label_key(name), "") for name in WHO}
 
 
-def check_safe(pod: dict[str, Any], *, token: bool) -> None:
-    """No token but for the head of an elastic cluster, no rights, no root."""
+def check_safe(pod: dict[str, Any], *, autoscaler: bool) -> None:
+    """No rights and no root; no container has a token but the autoscaler."""
     spec = pod["spec"]
-    assert spec["serviceAccountName"] == "ml-pipelines-ray"
-    volumes = [one["name"] for one in spec["volumes"] if "projected" in one]
-    assert bool(volumes) == token
+    assert spec["serviceAccountName"] == RAY_ACCOUNT
     assert spec["securityContext"]["runAsNonRoot"]
+    tokens = {one["name"] for one in spec["volumes"] if "projected" in one}
+    holders = []
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
         security = container["securityContext"]
         assert security["allowPrivilegeEscalation"] is False, container["name"]
         assert security["capabilities"] == {"drop": ["ALL"]}
+        if tokens & {mount["name"] for mount in container.get("volumeMounts", ())}:
+            holders.append(container["name"])
+    assert holders == (["autoscaler"] if autoscaler else [])
 
 
 def check_sized(pod: dict[str, Any]) -> None:
@@ -264,6 +269,31 @@ def test_a_job_with_a_secret(namespace: Namespace, pools: Pools) -> None:
         written = namespace.shared / job["metadata"]["labels"][label_key("run_key")]
         assert written.read_text() == digest
         written.unlink()
+
+
+GROWING = """
+import pathlib, ray
+ray.init(log_to_driver=False)
+
+@ray.remote(num_cpus=1)
+class Actor:
+    def node(self):
+        return ray.get_runtime_context().get_node_id()
+
+actors = [Actor.remote() for _ in range(2)]
+assert len(set(ray.get([actor.node.remote() for actor in actors]))) == 2
+assert not pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token").exists()
+"""
+
+
+@pytest.mark.slow
+def test_an_elastic_job_grows(namespace: Namespace, pools: Pools) -> None:
+    """The autoscaler, which alone has a token, adds the worker that the driver needs."""
+    job = made(pools, "growing", entrypoint=("python", "-c", GROWING), cluster=ELASTIC)
+    with running(namespace, job) as name:
+        wait_for("the driver's end", lambda: ended(namespace, name), timeout_s=220)
+        status = namespace.get("rayjob", name)["status"]
+        assert status["jobStatus"] == "SUCCEEDED", status.get("message")
 
 
 def ended(namespace: Namespace, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,23 @@ GRACE_S = 20
 # For Ray's autoscaler, a second container beside the head.
 _AUTOSCALER_SIZE = {"cpu": "500m", "memory": "512Mi"}
 _IDLE_WORKER_S = 60
+_TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - where clients look
+# The operator lets the head's account resize the cluster. Only the autoscaler gets the token that
+# proves it: the driver, which runs beside it, is the user's code.
+_AUTOSCALER_TOKEN: Mapping[str, Any] = {
+    "name": "autoscaler-token",
+    "projected": {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+            {"configMap": {
+                "name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}],
+            }},
+            {"downwardAPI": {
+                "items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}],
+            }},
+        ]
+    },
+}  # fmt: skip
 
 _HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "metrics": 8080}
 
@@ -69,8 +87,10 @@ class PodMaker:
         """The head group: on a CPU pool and without CPUs for tasks, which belong on workers."""
         pool = self.pools.pools[head.pool]
         template = self._template("head", pool, _size(head, pool, gpus=0))
-        # The operator gives the head of an elastic cluster an account that may resize it.
-        template["spec"]["automountServiceAccountToken"] = elastic
+        if elastic:
+            template["spec"].setdefault("volumes", []).append(
+                copy.deepcopy(dict(_AUTOSCALER_TOKEN))
+            )
         template["spec"]["containers"][0]["ports"] = [
             {"name": name, "containerPort": port} for name, port in _HEAD_PORTS.items()
         ]
@@ -103,6 +123,9 @@ class PodMaker:
             "idleTimeoutSeconds": _IDLE_WORKER_S,
             "resources": {"requests": dict(_AUTOSCALER_SIZE), "limits": dict(_AUTOSCALER_SIZE)},
             "securityContext": _container_security(),
+            "volumeMounts": [
+                {"name": _AUTOSCALER_TOKEN["name"], "mountPath": _TOKEN_FOLDER, "readOnly": True}
+            ],
         }
 
     def _template(self, role: str, pool: Pool, size: _Size) -> Template:

@@ -32,7 +32,7 @@ SubdomainName = Annotated[
     ),
 ]
 # Volumes that Ray's pods have anyway.
-_RESERVED_VOLUMES = frozenset({"ray-logs", "shared-mem"})
+_RESERVED_VOLUMES = frozenset({"autoscaler-token", "ray-logs", "shared-mem"})
 _RAYS_FOLDER = "/tmp/ray"  # noqa: S108 - where Ray keeps its session
 
 
