@@ -210,7 +210,8 @@ def test_an_eviction_is_no_failure():
     assert replay.standing is not None
     assert replay.standing.phase is Phase.PROVISIONING
     assert [loss.cls for loss in replay.known.losses] == [C.PREEMPTED]
-    assert replay.warnings == ["queue team took the machines back (Preempted)"]
+    (told,) = replay.warnings
+    assert told.startswith("queue team took the machines back: Preempted to accommodate a workload")
 
 
 # ── what is kept of each object ─────────────────────────────────────────────────────────────────

@@ -136,7 +136,7 @@ CASES = {
         remedy="Ask for less",
     ),
     "F6 suspended and nobody says why": Case(
-        seen(rayjob=rayjob("", "", suspended=True)), ("waiting to be admitted",), C.TIMEOUT
+        seen(rayjob=rayjob("", "", suspended=True)), ("waiting to be admitted",), C.CAPACITY
     ),
     "F1 image": Case(
         seen(held("ImagePullBackOff", IMAGE)),

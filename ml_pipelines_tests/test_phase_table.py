@@ -216,7 +216,7 @@ _QUEUED = Observation(
     ("obs", "clocks", "cls", "limit"),
     [
         pytest.param(
-            status("", "Suspended"), Clocks(queue_s=50.0), C.TIMEOUT, "queue_s", id="queue"
+            status("", "Suspended"), Clocks(queue_s=50.0), C.CAPACITY, "Kueue", id="queue"
         ),
         pytest.param(_QUEUED, Clocks(queue_s=50.0), C.CAPACITY, "no quota", id="full queue"),
         pytest.param(
@@ -338,7 +338,8 @@ def _plays_to_its_end(job: str, deployment: str, before: tuple[Observation, ...]
     assert standing.phase.ended
     assert standing.verdict is not None
     assert standing.verdict.sentence == standing.sentence
-    succeeded = job == "SUCCEEDED" and deployment in {"Complete", "Failed", "Running", ""}
+    told = {"Complete", "Failed", "Running", "", "Suspending", "Suspended"}
+    succeeded = job == "SUCCEEDED" and deployment in told
     assert standing.verdict.ok is succeeded
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ml_pipelines.job import containers, placement
+from ml_pipelines.job.losses import queue_named
 from ml_pipelines.job.symptom import CONFIG_GRACE_S, Diagnosis
 from ml_pipelines.job.verdict import VerdictClass
 
@@ -38,7 +39,12 @@ def _queued(obs: Observation) -> Diagnosis | None:
     if not suspended:
         return None
     if workload is None:
-        return Diagnosis("suspended, waiting to be admitted by its queue", key="queue")
+        return Diagnosis(
+            "suspended, waiting to be admitted by its queue",
+            remedy="If it lasts: check that Kueue runs, and that its Workloads may be read here.",
+            cls=VerdictClass.CAPACITY,
+            key="queue",
+        )
     message = next(
         (
             f"{kind}: {text}"
@@ -48,7 +54,7 @@ def _queued(obs: Observation) -> Diagnosis | None:
         ),
         "",
     )
-    queue = f"queue {workload.queue}" if workload.queue else "its queue"
+    queue = queue_named(workload)
     said = message.split(": ", 1)[1] if message else "no reason given yet"
     never = _never_admitted(said)
     if never:
@@ -64,7 +70,7 @@ def _queued(obs: Observation) -> Diagnosis | None:
     return Diagnosis(
         f"waiting in {queue}: {said}",
         evidence=(f"Workload {workload.name}: {message}",) if message else (),
-        remedy="Ask for less, or for a pool with free quota; nothing is charged while it waits.",
+        remedy=_until_admitted(said),
         cls=VerdictClass.CAPACITY,
         key="queue",
     )
@@ -74,9 +80,20 @@ def _never_admitted(said: str) -> str:
     """What to do about a queue that can't take the job however long it waits; else empty."""
     if "doesn't exist" in said:
         return "Create the queue, or correct its name in the pool."
-    if "> maximum capacity" in said:
+    # One group of pods a part; what is too large for one kind of machine may fit another's.
+    parts = said.split("couldn't assign flavors to pod set")
+    if any("> maximum capacity" in one and "insufficient unused quota" not in one for one in parts):
         return "Ask for less than the queue has, or for a pool with a larger queue."
     return ""
+
+
+def _until_admitted(said: str) -> str:
+    """What may be done about a wait that can end by itself."""
+    if "inactive" in said or "stopped" in said:
+        return "Ask whoever keeps the queue: it takes no jobs now. Nothing is charged meanwhile."
+    if "deactivated" in said:
+        return "Somebody set it aside in the queue: have its Workload made active, or cancel it."
+    return "Ask for less, or for a pool with free quota; nothing is charged while it waits."
 
 
 def _starting(obs: Observation) -> Diagnosis:

@@ -9,7 +9,7 @@ from ml_pipelines.job.clocks import Spent
 from ml_pipelines.job.diagnosis import why_pending
 from ml_pipelines.job.heads import HeadMemory
 from ml_pipelines.job.losses import Loss, eviction_of, loss_of
-from ml_pipelines.job.status import JOB_ENDS, Cell, cell_of, unknown_words
+from ml_pipelines.job.status import FAILED, JOB_ENDS, Cell, cell_of, unknown_words
 from ml_pipelines.job.verdict import VerdictClass
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class Known:
 
     `seen` is the last status, `driver` the last one in which the driver ran, `done` the last one in
     which it had ended, `ended` the engine's last word, which nothing takes back; `news` are the
-    warnings that this observation brought.
+    warnings that this observation brought. `cluster` is the RayCluster that the engine named last,
+    `began_at` when it did: a queue takes one back and gives another.
     """
 
     at: float | None = None
@@ -57,6 +58,8 @@ class Known:
     ended: RayJobView | None = None
     missing: int = 0
     missing_since: float = 0.0
+    cluster: str = ""
+    began_at: float = 0.0
     head: HeadMemory = field(default_factory=HeadMemory)
     head_lost: Loss | None = None
     losses: tuple[Loss, ...] = ()
@@ -120,6 +123,8 @@ def _with_status(known: Known, obs: Observation, now: float) -> Known:
         known = replace(known, clock=known.clock.entering(cell), heard_at=heard)
     known = _with_end(known, rayjob, cell, now)
     known = _with_losses(known, obs, now)
+    if rayjob.cluster_name and rayjob.cluster_name != known.cluster:
+        known = replace(known, cluster=rayjob.cluster_name, began_at=now)
     known = _with_head(known, obs, cell, now)
     if cell is Cell.RUNNING:
         known = replace(known, driver=rayjob)
@@ -135,6 +140,11 @@ def _with_end(known: Known, rayjob: RayJobView, cell: Cell, now: float) -> Known
         return replace(known, done=rayjob, done_at=at)
     if cell in {Cell.UNKNOWN, Cell.LEAVING}:
         return known
+    done = rayjob if rayjob.job_status in JOB_ENDS else known.done
+    if cell is Cell.QUEUED and done is not None and done.job_status != FAILED:
+        # Evicted after its driver had done all: it must not run again. One that failed may have
+        # failed for the machines that were taken from under it.
+        return replace(known, ended=known.ended or done, done=done, done_at=at)
     # The engine begins again (Retrying, a queue's eviction): that end was none.
     return replace(known, done=None, done_at=None)
 
@@ -142,7 +152,9 @@ def _with_end(known: Known, rayjob: RayJobView, cell: Cell, now: float) -> Known
 def _with_losses(known: Known, obs: Observation, now: float) -> Known:
     told = {(loss.uid, loss.cls) for loss in known.losses}
     found = [loss for pod in obs.pods if (loss := loss_of(pod, now=now))]
-    evicted = eviction_of(obs.workload, now=now) if obs.workload else None
+    named = obs.rayjob.cluster_name if obs.rayjob else ""
+    back = bool(known.cluster) and named not in {"", known.cluster}
+    evicted = eviction_of(obs.workload, known.cluster, now=now, back=back)
     found += [evicted] if evicted else []
     new = tuple(loss for loss in found if (loss.uid, loss.cls) not in told)
     return replace(

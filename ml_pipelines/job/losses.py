@@ -18,7 +18,10 @@ _SHUT_DOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown", "Preempting"})
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One pod that was lost or restarted. `at` is when we saw it, on the observer's clock, s."""
+    """One pod that was lost or restarted. `at` is when we saw it, on the observer's clock, s.
+
+    `by_queue`: no pod, but all machines at once; the same attempt waits for others.
+    """
 
     pod: str
     uid: str
@@ -26,6 +29,7 @@ class Loss:
     sentence: str
     evidence: str
     at: float
+    by_queue: bool = False
 
 
 def loss_of(pod: PodView, *, now: float) -> Loss | None:
@@ -38,16 +42,36 @@ def loss_of(pod: PodView, *, now: float) -> Loss | None:
     return Loss(pod.name, pod.uid, cls, f"{pod.role} {pod.name}{where} {cause}", evidence, now)
 
 
-def eviction_of(workload: WorkloadView, *, now: float) -> Loss | None:
-    """What the queue took from us again, or None where it took nothing."""
-    status, reason, message = workload.conditions.get("Evicted", ("", "", ""))
-    if status != "True":
+def eviction_of(
+    workload: WorkloadView | None, cluster: str, *, now: float, back: bool = False
+) -> Loss | None:
+    """That the queue took `cluster` from us, or None where it didn't.
+
+    `back`: it did, and has let the job in again since; the Workload may still tell why.
+    """
+    conditions = workload.conditions if workload else {}
+    status, reason, message = conditions.get("Evicted", ("", "", ""))
+    if back and status != "True":
+        reason, message = "", message.removeprefix("Previously: ")
+    elif status != "True":
         return None
-    cls = VerdictClass.PREEMPTED if reason == "Preempted" else VerdictClass.INFRA
-    where = f"queue {workload.queue}" if workload.queue else "its queue"
-    evidence = f"Workload {workload.name}: Evicted {reason}: {message}".rstrip(": ")
-    sentence = f"{where} took the machines back ({reason or 'no reason given'})"
-    return Loss(workload.name, evidence, cls, sentence, evidence, now)
+    words = message.split("; ", 1)[0] or reason or "no reason given"
+    preempted = (reason or words).startswith("Preempted") or not conditions
+    name = workload.name if workload else ""
+    return Loss(
+        name,
+        f"evicted from {cluster}",
+        VerdictClass.PREEMPTED if preempted else VerdictClass.INFRA,
+        f"{queue_named(workload)} took the machines back: {words}",
+        f"Workload {name}: Evicted {reason}: {message}".rstrip(": "),
+        now,
+        by_queue=True,
+    )
+
+
+def queue_named(workload: WorkloadView | None) -> str:
+    """How sentences call the queue."""
+    return f"queue {workload.queue}" if workload and workload.queue else "its queue"
 
 
 def out_of_memory(container: ContainerView) -> bool:

@@ -116,7 +116,8 @@ def _recent_loss(known: Known) -> Loss | None:
     if known.at is None:
         return None
     until = known.done_at if known.done_at is not None else known.at
-    recent = [loss for loss in known.losses if loss.at >= until - LOSS_WINDOW_S]
+    since = max(until - LOSS_WINDOW_S, known.began_at)  # on the machines that it had
+    recent = [loss for loss in known.losses if loss.at >= since]
     order = (VerdictClass.OOM, VerdictClass.PREEMPTED, VerdictClass.INFRA)
     return min(recent, key=lambda loss: order.index(loss.cls), default=None)
 

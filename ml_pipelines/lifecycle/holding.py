@@ -116,5 +116,5 @@ def _once(draft: Draft) -> Decide:
 
 
 def _said(state: JournalState, draft: Draft) -> bool:
-    lines = state.ledger if draft.kind == LEDGER else (state.standing or {},)
+    lines = state.ledger if draft.kind == LEDGER else (state.standing or {}, *state.notes[-1:])
     return any(dict(line) == dict(draft.data) for line in lines)

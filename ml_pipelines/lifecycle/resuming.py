@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from ml_pipelines.job.clocks import Spent
 from ml_pipelines.job.heads import HeadMemory
 from ml_pipelines.job.known import Known
 from ml_pipelines.job.observation import Observation
@@ -58,10 +59,15 @@ def past_of(state: JournalState, attempt: AttemptRecord) -> Past:
 def memory_of(past: Past, first: Observation, *, wall: datetime) -> Known:
     """The memory to begin with, at the first look: so a change that nobody saw is seen now.
 
-    A driver that runs had a head that was ready, and its clock does not begin again; an object
-    with another uid is not ours.
+    A driver that runs had a head that was ready, and its clock does not begin again, nor does that
+    of a first wait in a queue; an object with another uid is not ours.
     """
-    return replace(_with_driver(past, first, wall), uid=past.attempt.uid)
+    known = _with_driver(past, first, wall)
+    rayjob = first.rayjob
+    if not past.cluster and rayjob and rayjob.created_at and cell_of(rayjob) is Cell.QUEUED:
+        waited = Spent(queue=max((wall - rayjob.created_at).total_seconds(), 0.0))
+        known = replace(known, total=waited, clock=waited)
+    return replace(known, uid=past.attempt.uid, cluster=past.cluster)
 
 
 def gone_unseen(past: Past, known: Known, *, location: str) -> Standing | None:

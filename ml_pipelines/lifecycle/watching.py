@@ -51,6 +51,7 @@ class Watched:
         self._known = Known()
         self._told = ("", "")
         self._noted: dict[str, object] = {}
+        self._evictions_noted = 0
         self._pods = dict(self._past.pods)  # placed and not gone: uid → name
         self._last: dict[str, PodView] = {}  # each of these as it was seen last
         self.log = LogTail(job, attempt, platform)
@@ -76,7 +77,7 @@ class Watched:
         if self.log.heard:
             self.log.heard = False
             self._known = self._known.heard(self._clock.monotonic())
-        changes = [*self._ledger(observation), *self._note(standing)]
+        changes = [*self._ledger(observation), *self._note(standing), *self._evictions()]
         if (standing.phase, standing.sentence) != self._told and standing.verdict is None:
             self._told = (standing.phase, standing.sentence)
             yield PhaseChanged(standing.phase, standing.sentence, self.number)
@@ -98,6 +99,14 @@ class Watched:
         if phase != self._noted:
             self._noted = dict(phase)
             yield Draft(NOTE, {"number": self.number, "sentence": standing.sentence, **phase})
+
+    def _evictions(self) -> Iterator[Draft]:
+        """A line when a queue took the machines back: the same attempt waits and starts again."""
+        lost = [loss for loss in self._known.losses if loss.by_queue]
+        for loss in lost[self._evictions_noted :]:
+            line = {"number": self.number, "evicted": str(loss.cls), "sentence": loss.sentence}
+            yield Draft(NOTE, {**line, "evidence": loss.evidence, "location": self._location})
+        self._evictions_noted = len(lost)
 
     def judge(self, state: JournalState, *, owes_result: bool) -> None:
         """Set `sight` from the ending and from what the driver committed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ml_pipelines.backends.kubeapi import Reflector, path_of
 from ml_pipelines.backends.kuberay import keep
 from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text
-from ml_pipelines.spec.manifest import RUN_KEY_LABEL
+from ml_pipelines.spec.manifest import QUEUE_LABEL, RUN_KEY_LABEL
 
 if TYPE_CHECKING:
     from ml_pipelines.backends.kubeapi import Api
@@ -117,25 +117,27 @@ class Watch:
         return self._by_job[1]
 
     def _workload(self, made: Object) -> Object | None:
-        """Kueue's Workload of a RayJob that is suspended; watched only as long as one is."""
-        uid = as_text(made["metadata"].get("uid"))
+        """Kueue's Workload of a RayJob that a queue manages; watched only where one does.
+
+        Also while the job runs: an eviction may come and go between two looks.
+        """
+        metadata = made["metadata"]
+        uid = as_text(metadata.get("uid"))
         suspended = bool(as_dict(made.get("spec")).get("suspend"))
-        if self._scope == "job":
-            self._watch_workloads(f"{WORKLOAD_OWNER_LABEL}={uid}" if suspended else "")
-        elif suspended:
-            self._watch_workloads(WORKLOAD_OWNER_LABEL)
-        if self._workloads is None or not suspended:
+        if not suspended and QUEUE_LABEL not in as_dict(metadata.get("labels")):
             return None
+        alone = self._scope == "job"
+        self._watch_workloads(f"{WORKLOAD_OWNER_LABEL}={uid}" if alone else WORKLOAD_OWNER_LABEL)
+        assert self._workloads is not None
         return next((one for one in self._workloads.items() if _owned(one, uid)), None)
 
     def _watch_workloads(self, labels: str) -> None:
-        """Watch the Workloads with these labels; with none, stop."""
         if labels == self._workloads_of:
             return
         if self._workloads is not None:
             self._workloads.stop()
         self._workloads_of = labels
-        self._workloads = self._reflect("workloads", labels) if labels else None
+        self._workloads = self._reflect("workloads", labels)
 
 
 def _owned(made: Object, uid: object) -> bool:
