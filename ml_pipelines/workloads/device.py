@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from ml_pipelines.clock import Clock
 from ml_pipelines.errors import InvalidInput
 from ml_pipelines.settings import ALLOW_CPU_VARIABLE, GPUS_VARIABLE
 
 if TYPE_CHECKING:
     import torch
+
+JOINING_S = 120.0
 
 
 def asked_gpus(environ: Mapping[str, str], *, in_cluster: float, workers: int) -> int:
@@ -34,6 +37,34 @@ def wants_cuda(asked: int, *, visible: float, environ: Mapping[str, str]) -> boo
         "GPUs a worker were asked for, and Ray sees none",
         remedy=f"Check the pool's image and GPU resource, or allow CPUs ({ALLOW_CPU_VARIABLE}=1).",
     )
+
+
+def await_gpus(
+    wanted: float, seen: Callable[[], tuple[float, int]], clock: Clock, *, machines: int
+) -> None:
+    """Return once Ray knows of the GPUs, or of all machines: they may join after the driver began.
+
+    `seen` gives the GPUs and the machines that have joined.
+    """
+    until = clock.monotonic() + JOINING_S
+    while clock.monotonic() < until:
+        gpus, there = seen()
+        if gpus >= wanted or there >= machines:
+            return
+        clock.sleep(0.5)
+
+
+def a_worker_sees_cuda() -> bool:
+    """Whether CUDA is there where Ray says that a GPU is: a test cluster's may be mere numbers."""
+    import ray
+
+    @ray.remote(num_gpus=1, num_cpus=0)
+    def sees() -> bool:
+        import torch
+
+        return torch.cuda.is_available()
+
+    return bool(ray.get(sees.remote()))
 
 
 def worker_device(*, cuda: bool) -> torch.device:

@@ -29,13 +29,19 @@ from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Any
 
 from ml_pipelines import settings
+from ml_pipelines.clock import SystemClock
 from ml_pipelines.errors import InvalidData, InvalidInput, StorageError
 from ml_pipelines.storage import arrow_filesystem, open_store
 from ml_pipelines.workloads import checkpoint
 from ml_pipelines.workloads.ads_ranking.config import Outcome, Task, TrainConfig
 from ml_pipelines.workloads.ads_ranking.data import LANES
 from ml_pipelines.workloads.ads_ranking.window import Window, window_before
-from ml_pipelines.workloads.device import asked_gpus, wants_cuda
+from ml_pipelines.workloads.device import (
+    a_worker_sees_cuda,
+    asked_gpus,
+    await_gpus,
+    wants_cuda,
+)
 from ml_pipelines.workloads.joining import join_ray
 from ml_pipelines.workloads.params import parse
 from ml_pipelines.workloads.report import (
@@ -138,7 +144,6 @@ def train_on_ray(
 
     `worker` is what runs in every worker, `train_worker` unless somebody wants to measure it.
     """
-    import ray
     from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig, UserCallback
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -154,10 +159,11 @@ def train_on_ray(
 
     run_seat = run.seat
     join_ray()
-    workers, cuda = processes(task.config, ray.cluster_resources(), os.environ)  # type: ignore[no-untyped-call]
+    in_cluster = _joined(task.config)
+    workers, cuda = processes(task.config, in_cluster, os.environ, sees_cuda=a_worker_sees_cuda)
     task = replace(task, cuda=cuda)
     # 1. Workers: one process a GPU, else as many as asked for, sharing the CPUs that there are.
-    cpus = float(os.environ.get("MLP_WORKER_CPUS") or 1)
+    cpus = float(os.environ.get("MLP_WORKER_CPUS") or cpu_share(in_cluster.get("CPU", 1), workers))
     resources = {"CPU": cpus, "GPU": 1} if cuda else {"CPU": cpus}
     filesystem, path = arrow_filesystem(run.store.child_url(f"{run.prefix}ray-train"))
     trainer: Any = TorchTrainer(
@@ -185,17 +191,45 @@ def train_on_ray(
     return outcome, workers, "cuda" if cuda else "cpu"
 
 
+def _joined(config: TrainConfig) -> Mapping[str, float]:
+    """What Ray has, once the GPUs that the backend told of have joined."""
+    import ray
+
+    def seen() -> tuple[float, int]:
+        gpus = float(ray.cluster_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
+        nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+        return gpus, len([node for node in nodes if node["Alive"]])
+
+    workers = int(os.environ.get(settings.WORKERS_VARIABLE) or config.workers)
+    told = float(os.environ.get(settings.GPUS_VARIABLE) or 0)
+    await_gpus(told * workers, seen, SystemClock(), machines=workers + 1)
+    found: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return found
+
+
+def cpu_share(cpus: float, processes: int) -> float:
+    """CPUs that each process may claim: one, or less on machines with more GPUs than CPUs."""
+    return min(1.0, max(0.01, int(cpus / processes * 100) / 100))
+
+
 def processes(
-    config: TrainConfig, in_cluster: Mapping[str, float], environ: Mapping[str, str]
+    config: TrainConfig,
+    in_cluster: Mapping[str, float],
+    environ: Mapping[str, str],
+    *,
+    sees_cuda: Callable[[], bool] = lambda: True,
 ) -> tuple[int, bool]:
     """How many worker processes, and whether they use CUDA: one a GPU where there are GPUs.
 
-    The backend may have shrunk the number of workers to the machine (MLP_WORKERS).
+    The backend may have shrunk the number of workers to the machine (MLP_WORKERS). Where the
+    platform allows CPUs, `sees_cuda` says whether Ray's GPUs are real.
     """
     workers = int(environ.get(settings.WORKERS_VARIABLE) or config.workers)
     visible = in_cluster.get("GPU", 0.0)
     asked = asked_gpus(environ, in_cluster=visible, workers=workers)
     cuda = wants_cuda(asked, visible=visible, environ=environ)
+    if cuda and environ.get(settings.ALLOW_CPU_VARIABLE) == "1":
+        cuda = sees_cuda()
     count = workers * asked if cuda else workers
     if count > LANES:
         raise InvalidInput(
