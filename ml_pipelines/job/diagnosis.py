@@ -55,6 +55,8 @@ def _queued(obs: Observation) -> Diagnosis | None:
         "",
     )
     queue = queue_named(workload)
+    if not message and workload.conditions.get("Admitted", ("", "", ""))[0] == "True":
+        return Diagnosis(f"{queue} has let it in; it starts in a moment", key="queue")
     said = message.split(": ", 1)[1] if message else "no reason given yet"
     never = _never_admitted(said)
     if never:

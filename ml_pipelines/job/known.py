@@ -123,7 +123,8 @@ def _with_status(known: Known, obs: Observation, now: float) -> Known:
         known = replace(known, clock=known.clock.entering(cell), heard_at=heard)
     known = _with_end(known, rayjob, cell, now)
     known = _with_losses(known, obs, now)
-    if rayjob.cluster_name and rayjob.cluster_name != known.cluster:
+    # One that a queue suspends at once may have been given a name, and never a machine.
+    if rayjob.cluster_name not in {"", known.cluster} and not rayjob.suspended:
         known = replace(known, cluster=rayjob.cluster_name, began_at=now)
     known = _with_head(known, obs, cell, now)
     if cell is Cell.RUNNING:
@@ -152,7 +153,7 @@ def _with_end(known: Known, rayjob: RayJobView, cell: Cell, now: float) -> Known
 def _with_losses(known: Known, obs: Observation, now: float) -> Known:
     told = {(loss.uid, loss.cls) for loss in known.losses}
     found = [loss for pod in obs.pods if (loss := loss_of(pod, now=now))]
-    named = obs.rayjob.cluster_name if obs.rayjob else ""
+    named = obs.rayjob.cluster_name if obs.rayjob and not obs.rayjob.suspended else ""
     back = bool(known.cluster) and named not in {"", known.cluster}
     evicted = eviction_of(obs.workload, known.cluster, now=now, back=back)
     found += [evicted] if evicted else []

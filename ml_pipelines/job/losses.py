@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 # Kubernetes' own reasons of the condition DisruptionTarget that mean "somebody wanted the place".
 _TAKEN = frozenset({"PreemptionByScheduler", "EvictionByEvictionAPI"})
+_UIDS = re.compile(r" \([^()]*UID: [^()]*\)")
 # Pod reasons of a node that is shut down under its pods.
 _SHUT_DOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown", "Preempting"})
 
@@ -53,9 +55,11 @@ def eviction_of(
     status, reason, message = conditions.get("Evicted", ("", "", ""))
     if back and status != "True":
         reason, message = "", message.removeprefix("Previously: ")
+        if conditions and not message:
+            return None  # a queue that knows the job knows nothing of it
     elif status != "True":
         return None
-    words = message.split("; ", 1)[0] or reason or "no reason given"
+    words = _UIDS.sub("", message.split("; ", 1)[0]) or reason or "no reason given"
     preempted = (reason or words).startswith("Preempted") or not conditions
     name = workload.name if workload else ""
     return Loss(
