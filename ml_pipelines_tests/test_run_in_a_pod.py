@@ -176,7 +176,7 @@ def counted(lines: list[str]) -> list[int]:
 
 def run_key_of(place: Place, run_id: str) -> str:
     """The key of the run's one job, from what the run said of it."""
-    found = {m[1] for text in place.said(run_id) if (m := re.match(r"Job (\S+) (sub|cla)", text))}
+    found = {m[1] for text in place.said(run_id) if (m := re.match(r"Job (\S+) submitted", text))}
     [key] = found
     return str(key)
 
@@ -221,13 +221,15 @@ def test_a_run_outlives_its_pod(place: Place, rayjobs: set[str], grace_s: int) -
     second = place.run(first).tags["dagster/auto_retry_run_id"]
     ended = place.ended(second, timeout_s=400)
     assert ended.status is dg.DagsterRunStatus.SUCCESS, place.said(second)[-8:]
-    key = run_key_of(place, second)
+    key = run_key_of(place, first)
     everything = list(range(pod_definitions.LINES))
     assert counted(place.kept_log(key)) == everything
     parts = counted(place.printed(first)), counted(place.printed(second))
     assert sorted({*parts[0], *parts[1]}) == everything
     if grace_s:  # what was told was noted: the next one goes on right after it
         assert [*parts[0], *parts[1]] == everything
-    assert any("claimed, already there" in text for text in place.said(second))
+    assert f"Job {key} was begun before; this run claims it and goes on with it." in place.said(
+        second
+    )
     assert len(rayjobs) == 1
     assert _rayjobs(place) == []

@@ -73,6 +73,9 @@ class PlatformControl:
         )
         # The run database says that the run before us is over, so its loop isn't waited for.
         job.takeover = me.retried
+        if job.adopted:
+            said = f"Job {job.run_key} was begun before; this run claims it and goes on with it."
+            job.notices = (said, *job.notices)
         return job
 
     def follow(self, job: Job) -> Generator[Event, None, None]:
