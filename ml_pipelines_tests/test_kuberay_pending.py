@@ -148,7 +148,9 @@ def told(backend: KubeRayBackend, pools: Pools) -> Iterator[dict[str, tuple[Diag
         for name, (job, since) in jobs.items():
             diagnosis = why_pending(backend.observe(job))
             last[name] = diagnosis.sentence
-            if name not in found and CAUSES[name].words in diagnosis.sentence:
+            cause = CAUSES[name]
+            said = cause.words in diagnosis.sentence and diagnosis.hopeless == cause.hopeless
+            if name not in found and said:
                 found[name] = (diagnosis, clock.monotonic() - since)
         clock.sleep(0.15)
     assert len(found) == len(jobs), {name: last[name] for name in jobs if name not in found}

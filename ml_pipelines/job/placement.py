@@ -159,7 +159,9 @@ def volume_trouble(obs: Observation) -> Diagnosis | None:
     """Pods that have a machine and wait for a volume."""
     not_ready = {f"Pod/{pod.name}": pod for pod in obs.pods if not pod.ready}
     # A kubelet says first that it waited in vain for a secret, and only then that there is none.
-    for event in sorted(reversed(obs.events), key=lambda one: "not found" not in one.message):
+    newest_first = list(reversed(obs.events))
+    newest_first.sort(key=lambda one: "not found" not in one.message)
+    for event in newest_first:
         pod = not_ready.get(event.about)
         if pod is None or event.reason not in {"FailedMount", "FailedAttachVolume"}:
             continue
