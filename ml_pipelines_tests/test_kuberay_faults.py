@@ -200,6 +200,14 @@ REFUSALS: dict[str, tuple[Fault, str, str]] = {
         ),
         "rules (rules.example.org) refuse this job: no owner", "Change what it names",
     ),
+    "policy": (
+        Fault(
+            status=422, reason="Invalid",
+            message="rayjobs.ray.io \"x\" is forbidden: ValidatingAdmissionPolicy 'rules' with "
+            "binding 'here' denied request: no owner",
+        ),
+        "rules (rules) refuse this job: no owner", "Change what it names",
+    ),
     "quota": (
         Fault(
             status=403, reason="Forbidden",

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from ml_pipelines.backends.kubeapi import KubeRefused
 
 _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]+)"')
-_WEBHOOK = re.compile(r'admission webhook "([^"]+)" denied the request:?\s*(.*)', re.DOTALL)
+_RULES = re.compile(
+    r"""admission webhook "([^"]+)" denied the request:?\s*(.*)"""
+    r"""|ValidatingAdmissionPolicy '([^']+)' with binding '[^']*' denied request:?\s*(.*)""",
+    re.DOTALL,
+)
 _SHOWN = 5  # differing fields
 _NO_VALUE = object()
 
@@ -41,10 +45,11 @@ def refusal(error: KubeRefused, where: str) -> BackendRefused:
             f"This operator is too old for {named}: its CRDs don't know it.",
             remedy="Have KubeRay upgraded, its CRDs too (1.6 or newer).",
         )
-    webhook = _WEBHOOK.search(said)
-    if webhook:
+    rules = _RULES.search(said)
+    if rules:
+        whose, why = rules[1] or rules[3], rules[2] or rules[4] or ""
         return BackendRefused(
-            f"The cluster's rules ({webhook[1]}) refuse this job: {webhook[2].strip() or said}",
+            f"The cluster's rules ({whose}) refuse this job: {why.strip() or said}",
             remedy="Change what it names, or ask whoever keeps these rules.",
         )
     if isinstance(error, KubeForbidden):
