@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ml_pipelines.backends import rayjob
-from ml_pipelines.backends.base import LogChunk
 from ml_pipelines.backends.kubeapi import connect
 from ml_pipelines.backends.kuberay import KubeRayBackend
 from ml_pipelines.backends.logs import LineAssembler
@@ -30,7 +29,7 @@ def work():
     print("from a worker", flush=True)
 
 ray.get(work.remote())
-subprocess.run(["pkill", "-9", "-f", "dashboard/dashboar[d].py"])
+subprocess.run(["pkill", "-f", "dashboard/dashboar[d].py"])
 for n in range({LINES}):
     sys.stdout.write("line %d of many, of some length, as drivers write them\\n" % n)
 sys.stdout.flush()
@@ -72,12 +71,17 @@ class Reader:
         self.texts: list[str] = []
 
     def read(self) -> list[str]:
-        try:
-            chunk = self._backend.read_log(self._name, self._source, self.lines.position, 1 << 20)
-        except BackendUnavailable:
-            chunk = LogChunk(self._source, self.lines.position, b"")
-        self.texts += [line.text for line in self.lines.feed_chunk(chunk)]
-        return self.texts
+        """All that is there by now: who reads slowly may lose what goes with its pod."""
+        while True:
+            try:
+                chunk = self._backend.read_log(
+                    self._name, self._source, self.lines.position, 1 << 20
+                )
+            except BackendUnavailable:
+                return self.texts
+            self.texts += [line.text for line in self.lines.feed_chunk(chunk)]
+            if not chunk.data:
+                return self.texts
 
     def until(self, text: str, timeout_s: float) -> list[str]:
         wait_for(text, lambda: text in self.read(), timeout_s=timeout_s)
