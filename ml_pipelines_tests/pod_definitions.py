@@ -4,7 +4,7 @@ import dagster as dg
 
 from ml_pipelines.orchestration.resource import RayJobs
 
-LINES = 75
+LINES = 90
 
 
 @dg.asset

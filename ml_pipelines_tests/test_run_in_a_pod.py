@@ -204,7 +204,7 @@ def test_a_run_in_a_pod_goes_through(place: Place, rayjobs: set[str]) -> None:
     assert "machines ready" in said
     assert f"{key}-a1" in said
     assert len(rayjobs) == 1
-    assert _rayjobs(place) == []
+    wait_for("the RayJob is gone", lambda: not _rayjobs(place), timeout_s=30)
 
 
 @pytest.mark.parametrize("grace_s", [120, 0], ids=["SIGTERM", "SIGKILL"])
@@ -232,4 +232,4 @@ def test_a_run_outlives_its_pod(place: Place, rayjobs: set[str], grace_s: int) -
         second
     )
     assert len(rayjobs) == 1
-    assert _rayjobs(place) == []
+    wait_for("the RayJob is gone", lambda: not _rayjobs(place), timeout_s=30)
