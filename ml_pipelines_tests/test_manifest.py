@@ -18,6 +18,7 @@ from ml_pipelines.spec.manifest import (
     raycluster,
     rayjob,
     spec_hash,
+    storage_digest,
     to_yaml,
 )
 from ml_pipelines.spec.pools import Pools, load_pools
@@ -236,6 +237,7 @@ def test_labels_are_on_the_job_and_every_pod():
         "owner": "ann", "team": "ads", "experiment": "e1", "run": "r1", "asset": "ads_model",
         "partition": "2019-11-24", "code-location": "ml", "run-key": "a-job-0123456789",
         "attempt": "3", "spec-hash": spec_hash(made),
+            "storage": storage_digest("file:///runs"),
     }  # fmt: skip
     places = [made, *templates(made)]
     machines = [("spot", "true"), ("cpu", "false"), ("spot", "true")]

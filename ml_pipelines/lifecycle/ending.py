@@ -22,7 +22,7 @@ from ml_pipelines.lifecycle.logkeeping import (
 )
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import Job
-from ml_pipelines.spec.manifest import RUN_KEY_LABEL
+from ml_pipelines.spec.manifest import RUN_KEY_LABEL, STORAGE_LABEL, storage_digest
 from ml_pipelines.storage import Store
 
 READS = 3
@@ -90,9 +90,19 @@ def last_lines(run_key: str, state: JournalState, store: Store) -> tuple[str, ..
         return ()
 
 
-def remove_all(run_key: str, platform: Platform) -> list[str]:
-    """Delete every RayJob of a job that is over; returns the names of those that were there."""
-    found = platform.backend.list({RUN_KEY_LABEL: run_key})
+def labels_of(run_key: str, state: JournalState | None, platform: Platform) -> dict[str, str]:
+    """What every RayJob of this job bears, and no RayJob of another run storage's."""
+    born = state.birth.data.get("storage") if state and state.birth else None
+    storage = str(born or storage_digest(platform.settings.runs))
+    return {RUN_KEY_LABEL: run_key, STORAGE_LABEL: storage}
+
+
+def remove_all(run_key: str, platform: Platform, state: JournalState | None = None) -> list[str]:
+    """Delete every RayJob of a job that is over; returns the names of those that were there.
+
+    `state` is None where the journal may not be readable.
+    """
+    found = platform.backend.list(labels_of(run_key, state, platform))
     for view in found:
         platform.backend.delete(view.name, view.uid)
     return [view.name for view in found]
@@ -104,8 +114,8 @@ def clean_up(job: Job, platform: Platform, claim: int) -> None:
     Raises BackendError, StorageError, Undecided or JournalCorrupt: what was done then is done
     again without harm.
     """
-    remove_all(job.run_key, platform)
     state = job.journal.read()
+    remove_all(job.run_key, platform, state)
     for attempt in state.attempts:
         if attempt.number not in state.logs:
             source = last_start(platform.store, job.run_key, attempt.number)

@@ -14,6 +14,7 @@ from ml_pipelines.lifecycle.claiming import held
 from ml_pipelines.lifecycle.loop import follow_within
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.lifecycle.submit import attach_to_end, same_place
+from ml_pipelines.spec.manifest import STORAGE_LABEL, storage_digest
 
 Wish = bool | Literal["cancelled"] | None
 Wanted = Callable[[str, Mapping[str, str]], Wish]
@@ -95,7 +96,8 @@ def _strays(platform: Platform) -> list[str]:
     """
     done = []
     try:
-        views = platform.backend.list({})
+        ours = {STORAGE_LABEL: storage_digest(platform.settings.runs)}
+        views = platform.backend.list(ours)
     except BackendError as error:
         return [f"what else there is can't be seen: {error.message}"]
     for view in views:

@@ -41,7 +41,6 @@ from ml_pipelines.lifecycle.holding import Hold
 from ml_pipelines.lifecycle.resuming import past_of
 from ml_pipelines.lifecycle.submit import manifest_of
 from ml_pipelines.lifecycle.watching import Watched
-from ml_pipelines.spec.manifest import RUN_KEY_LABEL
 
 TICK_S = 0.15  # between two looks; a look at KubeRay reads our own cache, not the server
 STRAYS_EVERY_S = 30.0
@@ -134,7 +133,8 @@ class Steps:
         What is listed before the hold is proved was made under this claim or an older one; so the
         attempt of a loop that has just taken over is never among it.
         """
-        listed = self._platform.backend.list({RUN_KEY_LABEL: self._job.run_key})
+        labels = ending.labels_of(self._job.run_key, self._hold.last, self._platform)
+        listed = self._platform.backend.list(labels)
         state = self._hold.must_hold()
         over = {attempt.name for attempt in state.attempts if attempt.ended}
         found = [view for view in listed if view.name in over]

@@ -19,7 +19,7 @@ from ml_pipelines.journal.state import Birth, JournalState
 from ml_pipelines.lifecycle import exclusive as holds
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.spec.job import JobSpec
-from ml_pipelines.spec.manifest import Identity, rayjob, spec_hash
+from ml_pipelines.spec.manifest import Identity, rayjob, spec_hash, storage_digest
 from ml_pipelines.spec.naming import attempt_name
 from ml_pipelines.spec.validate import explain
 
@@ -159,6 +159,7 @@ def _birth(
         "owner": spec.owner,
         "spec": spec.model_dump(mode="json"),
         "spec_hash": digest,
+        "storage": storage_digest(platform.settings.runs),
         "backend": place.backend,
         "location": place.location,
         "owes_result": spec.owes_result,

@@ -25,6 +25,8 @@ BACKSTOP_S = 300
 
 RUN_KEY_LABEL = naming.label_key("run_key")
 SPEC_HASH_LABEL = naming.label_key("spec_hash")
+# Whose run storage holds the job's journal: two code locations may give two jobs one run key.
+STORAGE_LABEL = naming.label_key("storage")
 # A digest of what the spec says and the manifest has no place for.
 UNSEEN_ANNOTATION = naming.label_key("unseen_sha256")
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -73,6 +75,7 @@ def rayjob(spec: JobSpec, pools: Pools, identity: Identity, *, runs: str, lake: 
         "experiment": spec.experiment,
         "run_key": identity.run_key,
         "attempt": str(identity.attempt),
+        "storage": storage_digest(runs),
     }
     pods = PodMaker(pools, env, texts, spec.secrets)
     labels, annotations = pods.metadata(**_machines(spec.cluster, pools))
@@ -128,6 +131,11 @@ def raycluster(
         "spec": _cluster(spec, pools, pods),
     }
     return _hashed(manifest)
+
+
+def storage_digest(runs: str) -> str:
+    """16 hex digits for a run storage's URL: the value of `STORAGE_LABEL`."""
+    return hashlib.sha256(runs.rstrip("/").encode()).hexdigest()[:16]
 
 
 def spec_hash(manifest: Mapping[str, Any]) -> str:
