@@ -163,6 +163,7 @@ def test_a_queue_that_is_closed(room: Room) -> None:
     assert "is inactive" in verdict.sentence
     assert "Ask whoever keeps the queue" in verdict.remedy
     assert late.of(JobEnded)[0].durations["provisioning"] < 2.0
+    wait_for("lists have the reason", lambda: "is inactive" in _listed(room, "held"), timeout_s=20)
     room.queue.stop("None")
     held.until(Phase.PROVISIONING, "no machine for head")
     said = large.until(Phase.QUEUED, "maximum capacity")
@@ -175,6 +176,11 @@ def test_a_queue_that_is_closed(room: Room) -> None:
         room.is_clean(one.run_key)
     assert CLOCK.monotonic() - began < GONE_S
     wait_for("the quota is free", lambda: room.queue.reserved() == "0", timeout_s=GONE_S)
+
+
+def _listed(room: Room, run_key: str) -> str:
+    jobs = lifecycle.list_jobs(room.platform)
+    return next((one.sentence for one in jobs if one.run_key == run_key), "")
 
 
 def test_evicted_before_it_runs(room: Room) -> None:
@@ -222,6 +228,7 @@ def test_evicted_while_it_runs(room: Room) -> None:
     (told,) = [one.sentence for one in job.of(Notice) if "took the machines back" in one.sentence]
     assert noted["evicted"] == "PREEMPTED"
     assert noted["sentence"] == told
+    assert lifecycle.describe("counts", platform=room.platform).evictions == 1
     assert told.startswith("queue ml-pipelines took the machines back: Preempted to accommodate")
     _is_whole(job, state)
     room.is_clean("counts")
@@ -298,7 +305,7 @@ def test_the_queues_webhook_is_away(room: Room, cluster: Cluster) -> None:
     if isinstance(found[0], BackendUnavailable):
         assert "webhook" in found[0].message
         wait_for("it is taken", lambda: _created(room, made), timeout_s=60)
-    assert room.rayjob("unseen")["spec"]["suspend"] is True or room.queue.workloads("unseen")
+    wait_for("the queue has it", lambda: room.queue.workloads("unseen"), timeout_s=REASON_S)
     room.platform.backend.delete("unseen-a1")
     room.is_clean("unseen")
 

@@ -332,6 +332,8 @@ def _facts(summary: JobSummary, session: Session) -> Iterator[tuple[str, str]]:
         yield "experiment", summary.experiment
     yield "backend", summary.backend
     yield "attempts", str(summary.attempts)
+    if summary.evictions:
+        yield "evicted", f"{summary.evictions} times by its queue, and let in again after that"
     created = datetime.fromisoformat(summary.created_at)
     yield "created", f"{created:%Y-%m-%d %H:%M:%S} UTC ({age} ago)"
     yield "took", took

@@ -33,7 +33,10 @@ FOLLOW_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """One job in a list. `sentence` says why it is where it is; times are ISO 8601, in UTC."""
+    """One job in a list. `sentence` says why it is where it is; times are ISO 8601, in UTC.
+
+    `evictions` counts how often a queue took its machines back.
+    """
 
     run_key: str
     name: str
@@ -48,6 +51,7 @@ class JobSummary:
     labels: Mapping[str, str] = field(default_factory=dict)
     log_url: str = ""
     followed: bool = False
+    evictions: int = 0
 
 
 def list_jobs(platform: Platform, *, days: int = 7) -> list[JobSummary]:
@@ -207,6 +211,7 @@ def _from_state(key: str, state: JournalState, platform: Platform) -> JobSummary
         labels=dict(birth.labels),
         log_url=log_url(state),
         followed=bool(loop and not loop.released and not platform.observer.stale(loop.writer)),
+        evictions=sum("evicted" in note for note in state.notes),
     )
 
 

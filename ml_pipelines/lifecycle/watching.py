@@ -23,6 +23,7 @@ from ml_pipelines.lifecycle.submit import Job
 from ml_pipelines.lifecycle.tailing import LogTail
 
 FINISHING_S = {"local": 30.0}
+NOTE_AGAIN_S = 5.0  # a new reason within one phase is noted so much later, then twice as late, …
 
 Look = Generator[Event, None, tuple[Draft, ...]]
 
@@ -51,6 +52,7 @@ class Watched:
         self._known = Known()
         self._told = ("", "")
         self._noted: dict[str, object] = {}
+        self._noted_again = (0.0, NOTE_AGAIN_S)  # not before, and then not for so long
         self._evictions_noted = 0
         self._pods = dict(self._past.pods)  # placed and not gone: uid → name
         self._last: dict[str, PodView] = {}  # each of these as it was seen last
@@ -77,7 +79,7 @@ class Watched:
         if self.log.heard:
             self.log.heard = False
             self._known = self._known.heard(self._clock.monotonic())
-        changes = [*self._ledger(observation), *self._note(standing), *self._evictions()]
+        changes = [*self._ledger(observation), *self._note(standing, now), *self._evictions()]
         if (standing.phase, standing.sentence) != self._told and standing.verdict is None:
             self._told = (standing.phase, standing.sentence)
             yield PhaseChanged(standing.phase, standing.sentence, self.number)
@@ -89,16 +91,26 @@ class Watched:
             self._pods.clear()
         return tuple(changes)
 
-    def _note(self, standing: Standing) -> Iterator[Draft]:
-        """A line when the phase is another one, or the RayJob is seen for the first time."""
+    def _note(self, standing: Standing, now: float) -> Iterator[Draft]:
+        """A line when the phase is another one, or the RayJob is seen for the first time.
+
+        And now and then for another reason in one phase: lists of jobs are read from the journal.
+        """
         if standing.verdict is not None:
             return
         seen = self._known.seen is not None and self._known.missing == 0
         seen = seen or bool(self._noted.get("seen"))
         phase = {"phase": str(standing.phase), "seen": seen, "location": self._location}
-        if phase != self._noted:
-            self._noted = dict(phase)
-            yield Draft(NOTE, {"number": self.number, "sentence": standing.sentence, **phase})
+        note = {"number": self.number, "sentence": standing.sentence, **phase}
+        after, pause = self._noted_again
+        if not phase.items() <= self._noted.items():
+            self._noted_again = (now + NOTE_AGAIN_S, NOTE_AGAIN_S * 2)
+        elif note != self._noted and now >= after:
+            self._noted_again = (now + pause, pause * 2)
+        else:
+            return
+        self._noted = note
+        yield Draft(NOTE, note)
 
     def _evictions(self) -> Iterator[Draft]:
         """A line when a queue took the machines back: the same attempt waits and starts again."""

@@ -69,7 +69,8 @@ class Pool(Strict):
 
     `cpu`, `memory` and `gpus` are what one machine has for one pod. `price_per_hour` is a
     machine's, in dollars; unknown when left out. `image` and `service_account` stand over the
-    platform's; `queue` is a Kueue queue that jobs on this pool wait in. `patch` is for what there
+    platform's; `queue` is a Kueue queue that jobs on this pool wait in, in the order of their
+    pools' `priority_class`, of which the head's comes first. `patch` is for what there
     is no field for: a strategic merge patch on the template of every pod here, as `kubectl patch`
     merges it (the containers are `ray-head` and `ray-worker`).
     """
@@ -95,7 +96,7 @@ class Pool(Strict):
         default=None, max_length=63, description="Kueue's LocalQueue."
     )
     priority_class: SubdomainName | None = Field(
-        default=None, description="PriorityClass of the pods."
+        default=None, description="PriorityClass of the pods, and of the job in its queue."
     )
     max_workers: int | None = Field(
         default=None, ge=1, description="Most workers that one job may have."
