@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ml_pipelines import lifecycle
+from ml_pipelines import lifecycle, settings
 from ml_pipelines.clock import FakeClock
 from ml_pipelines.errors import (
     BackendUnavailable,
 )
 from ml_pipelines.job.events import AttemptEnded
 from ml_pipelines.job.phase import Phase
+from ml_pipelines.job.verdict import VerdictClass
 from ml_pipelines.journal import index
 from ml_pipelines_tests.fake_backend import RUNS_ON, loses_its_head
 from ml_pipelines_tests.plain_store import PlainStore
@@ -150,3 +151,19 @@ class TestKeeping:
         place.backend.location = "elsewhere"
         assert place.sweep(wanted=False) == []
         assert len(place.backend.jobs) == 1
+
+    def test_job_of_another_run_storage_is_left(self, place: Place, clock: FakeClock) -> None:
+        """Case B2: one run key in two code locations: whoever comes second takes nothing away."""
+        place.backend.scripts = [RUNS_ON]
+        until(place.submit(), Phase.RUNNING)
+        other = Place(clock)
+        other.backend = place.backend
+        elsewhere = other.platform(settings=settings.load({"MLP_HOME": "/elsewhere"}))
+        job = lifecycle.submit(SPEC, run_key=KEY, labels={}, platform=elsewhere)
+        end = end_of(list(lifecycle.follow(job, platform=elsewhere)))
+        assert (end.phase, end.verdict.cls) == (Phase.FAILED, VerdictClass.CONFIG)
+        assert "belongs to somebody else" in end.verdict.sentence
+        assert other.sweep(False, elsewhere) == []
+        lifecycle.cancel(KEY, platform=elsewhere, reason="mine", by="eve")
+        assert [job.view.uid for job in place.backend.jobs.values()] == ["uid-1"]
+        assert place.state.attempts[-1].ended is False
