@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -108,6 +109,10 @@ def place(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.from_config(str(home)) as found:
         patch.setenv("KUBECONFIG", environ["KUBECONFIG"])
         yield Place(namespace, home, found, settings.load(environ))
+    namespace.kubectl(
+        "delete", "deployments,jobs", "--all", "--wait", "--cascade=foreground", timeout_s=150
+    )
+    shutil.rmtree(namespace.shared / folder, ignore_errors=True)
 
 
 def _storage(namespace: Namespace) -> dict[str, str]:
