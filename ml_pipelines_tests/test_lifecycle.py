@@ -182,6 +182,30 @@ class TestABadEnd:
         assert end_of(events).tail == ("ValueError: no",)
         assert len(backend.created) == 1
 
+    def test_an_eviction_costs_no_attempt(self, make: Make, clock: FakeClock) -> None:
+        """Case F6: the same RayJob waits and starts again; told once, noted once, and listed."""
+        running = {"suspended": False, "deployment_status": "Running", "job_status": "RUNNING"}
+        leaving = {"suspended": True, "deployment_status": "Suspended", "job_status": ""}
+        script = (
+            (0.0, {"deployment_status": "Initializing", "cluster_name": "c1"}),
+            (1.0, running),
+            (4.0, leaving | {"cluster_name": ""}),
+            (9.0, running | {"cluster_name": "c2"}),
+            (12.0, {"deployment_status": "Complete", "job_status": "SUCCEEDED"}),
+        )
+        platform = make(FakeBackend(clock, scripts=[script]))
+        events = run(platform)
+        phases = [event.phase for event in kinds(events, PhaseChanged)]
+        assert phases == [Phase.PROVISIONING, Phase.RUNNING, Phase.QUEUED, Phase.RUNNING]
+        assert end_of(events).phase is Phase.SUCCEEDED
+        assert end_of(events).durations["queue"] == pytest.approx(5.0, abs=0.5)
+        assert len(kinds(events, AttemptEnded)) == 1
+        told = [event.sentence for event in kinds(events, Notice)]
+        state = platform.journal(KEY).read()
+        noted = [(note["evicted"], note["sentence"]) for note in state.notes if "evicted" in note]
+        assert noted == [("PREEMPTED", told[0])]
+        assert lifecycle.describe(KEY, platform=platform).evictions == 1
+
     def test_lost_head_is_tried_again_under_a_new_name(self, make: Make, clock: FakeClock) -> None:
         """INFRA has a budget: the second attempt starts after the first one's pods are gone."""
         backend = FakeBackend(clock, scripts=[loses_its_head(), succeeds()])
