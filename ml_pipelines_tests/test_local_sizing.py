@@ -70,7 +70,7 @@ def test_shares(machine, group, per_worker, num_cpus, environment):
         pytest.param(
             SMALL,
             workers(2),
-            "g0: 1 CPU a worker instead of 4, 3.2 GiB a worker instead of 4Gi; "
+            "g0: 1 CPU a worker instead of 4, 3.2 GiB a worker instead of 4 GiB; "
             "this machine has 2 CPUs, 8 GiB of memory",
             id="cpus-and-memory",
         ),

@@ -22,6 +22,7 @@ from ml_pipelines.spec.manifest import (
     to_yaml,
 )
 from ml_pipelines.spec.pools import Pools, load_pools
+from ml_pipelines.spec.quantity import cpu_cores, memory_bytes
 from ml_pipelines.spec.validate import parse
 
 if TYPE_CHECKING:
@@ -110,7 +111,10 @@ def test_requests_are_limits():
 
 
 def test_sizes_left_out_are_the_pools_share():
-    """A worker that takes one of four GPUs takes a quarter of the machine; what it says stands."""
+    """One of four GPUs comes with a quarter of the machine, less what runs beside Ray in the pod.
+
+    What the user wrote stands.
+    """
     four = {"cpu": "46", "memory": "170Gi", "gpus": 4}
     large = {name: POOLS.pools[name].model_copy(update=four) for name in ("gpu", "spot")}
     pools = POOLS.model_copy(update={"pools": {**POOLS.pools, **large}})
@@ -118,10 +122,29 @@ def test_sizes_left_out_are_the_pools_share():
     _, *workers = pods(manifest(job(cluster=ClusterSpec(workers=groups)), pools))
     limits = [pod["containers"][0]["resources"]["limits"] for pod in workers]
     assert limits == [
-        {"cpu": "11500m", "memory": "43520Mi", "nvidia.com/gpu": "1"},
-        {"cpu": "3", "memory": "87040Mi", "nvidia.com/gpu": "2"},
-        {"cpu": "7", "memory": "26Gi"},
+        {"cpu": "11450m", "memory": "43456Mi", "nvidia.com/gpu": "1"},
+        {"cpu": "3", "memory": "86976Mi", "nvidia.com/gpu": "2"},
+        {"cpu": "6950m", "memory": "26560Mi"},
     ]
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_a_pod_is_never_larger_than_its_machine(elastic):
+    """Also where the user writes the machine's whole size, and with an autoscaler at the head."""
+    most = 2 if elastic else 1
+    groups = (
+        WorkerGroup(name="a", max_workers=most),
+        WorkerGroup(name="b", cpu="7", memory="26Gi"),
+        WorkerGroup(name="c", cpu="6990m", memory="1Gi"),
+    )
+    made = manifest(job(cluster=ClusterSpec(workers=groups)))
+    scaler = made["spec"]["rayClusterSpec"].get("autoscalerOptions", {}).get("resources")
+    beside_head = [scaler["requests"]] if elastic else []
+    for pod, more in zip(pods(made), [beside_head, [], [], []], strict=True):
+        asked = [one["resources"]["requests"] for one in pod["containers"]]
+        asked += [one["resources"]["requests"] for one in pod["initContainers"]] + more
+        assert sum(cpu_cores(one["cpu"]) for one in asked) <= 7
+        assert sum(memory_bytes(one["memory"]) for one in asked) <= 26 * 2**30
 
 
 def test_the_driver_knows_what_was_asked_for():

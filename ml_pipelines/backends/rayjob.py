@@ -8,6 +8,7 @@ import yaml
 
 from ml_pipelines.errors import BackendRefused
 from ml_pipelines.spec import naming
+from ml_pipelines.spec.logship import CONTAINER
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL, SPEC_HASH_LABEL
 
 if TYPE_CHECKING:
@@ -73,6 +74,13 @@ def secret_variables(manifest: Manifest) -> Sequence[str]:
     spec = (cluster(manifest).get("headGroupSpec") or {}).get("template", {}).get("spec") or {}
     containers = spec.get("containers") or [{}]
     return [str(one["name"]) for one in containers[0].get("env") or () if "valueFrom" in one]
+
+
+def log_container_requests(group: Mapping[str, Any]) -> Mapping[str, str]:
+    """What the container beside Ray that ships its logs asks for; empty where there is none."""
+    spec = (group.get("template") or {}).get("spec") or {}
+    found = (one for one in spec.get("initContainers") or () if one.get("name") == CONTAINER)
+    return next((one["resources"]["requests"] for one in found), {})
 
 
 def runtime_env(manifest: Manifest) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class PodMaker:
     def head(self, head: Head, *, elastic: bool) -> Template:
         """The head group: on a CPU pool and without CPUs for tasks, which belong on workers."""
         pool = self.pools.pools[head.pool]
-        template = self._template("head", pool, _size(head, pool, gpus=0))
+        template = self._template("head", pool, _size(head, pool, gpus=0), elastic=elastic)
         if elastic:
             template["spec"].setdefault("volumes", []).append(
                 copy.deepcopy(dict(_AUTOSCALER_TOKEN))
@@ -128,7 +128,7 @@ class PodMaker:
             ],
         }
 
-    def _template(self, role: str, pool: Pool, size: _Size) -> Template:
+    def _template(self, role: str, pool: Pool, size: _Size, *, elastic: bool = False) -> Template:
         pools = self.pools
         labels, annotations = self.metadata(pool=pool.name, spot=str(pool.spot).lower())
         annotations[SIZED_BY_USER_ANNOTATION] = ",".join(size.by_user)
@@ -171,6 +171,10 @@ class PodMaker:
         spec.update({name: value for name, value in optional.items() if value})
         self._add_storage(spec)
         add_log_container(spec, role, _container_security())
+        beside = [spec["initContainers"][-1]["resources"]["requests"]]
+        room = _with_room(size, pool, beside + [_AUTOSCALER_SIZE] * elastic)
+        for amounts in spec["containers"][0]["resources"].values():
+            amounts.update(room)
         return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
     def _add_storage(self, spec: Template) -> None:
@@ -187,6 +191,28 @@ class PodMaker:
             ray.setdefault("volumeMounts", []).append(
                 {"name": volume.name, "mountPath": volume.path, **mode}
             )
+
+
+def _with_room(size: _Size, pool: Pool, beside: list[dict[str, str]]) -> dict[str, str]:
+    """Ray's part of a pod: a pool's size is for all of it, so what runs beside Ray is taken off.
+
+    What the user wrote stays where the machine has room for both. A size that is hardly more than
+    what runs beside it is smaller than the machine, and stays too.
+    """
+    cpu, memory = cpu_cores(size.cpu), memory_bytes(size.memory)
+    least_cpu, least_memory = cpu / 2, memory // 2
+    more_cpu = sum(cpu_cores(other["cpu"]) for other in beside)
+    more_memory = sum(memory_bytes(other["memory"]) for other in beside)
+    cpu = min(cpu, (cpu_cores(pool.cpu) if "cpu" in size.by_user else cpu) - more_cpu)
+    memory = min(
+        memory, (memory_bytes(pool.memory) if "memory" in size.by_user else memory) - more_memory
+    )
+    changed = {}
+    if least_cpu <= cpu < cpu_cores(size.cpu):
+        changed["cpu"] = millicores(round(cpu, 3))
+    if least_memory <= memory < memory_bytes(size.memory):
+        changed["memory"] = mebibytes(memory)
+    return changed
 
 
 def _patched(template: Template, role: str, pool: Pool) -> Template:

@@ -129,13 +129,15 @@ def _wanted(group: Mapping[str, Any], default_name: str) -> GroupPlan:
     gpus = sum(int(value) for key, value in asked.items() if "gpu" in key or "mig-" in key)
     workers = int(group.get("replicas") or group.get("minReplicas") or 1)
     cpu, memory = asked.get("cpu", "1"), asked.get("memory", "1Gi")
+    beside = rayjob.log_container_requests(group)  # which is part of a pool's size, and not here
+    spare = {name: value for name, value in beside.items() if name not in by_user.split(",")}
     return GroupPlan(
         name=str(group.get("groupName") or default_name),
         pool=labels.get(rayjob.POOL, ""),
         spot=labels.get(rayjob.SPOT, "") == "true",
         workers=workers,
-        cpu=cpu_cores(cpu),
-        memory=memory_bytes(memory),
+        cpu=cpu_cores(cpu) + (cpu_cores(spare["cpu"]) if "cpu" in spare else 0.0),
+        memory=memory_bytes(memory) + (memory_bytes(spare["memory"]) if "memory" in spare else 0),
         gpus=gpus,
         least=min(int(group.get("minReplicas") or workers), workers),
         fixed=tuple(field.strip() for field in by_user.split(",") if field.strip()),
@@ -252,10 +254,10 @@ def _said(before: GroupPlan, after: GroupPlan, machine: Machine) -> str:
         changes.append(f"{after.workers} workers instead of {before.workers}")
         short.append(have["cpu"])
     if after.cpu != before.cpu:
-        changes.append(f"{_count(after.cpu, 'CPU')} a worker instead of {before.asked['cpu']}")
+        changes.append(f"{_count(after.cpu, 'CPU')} a worker instead of {before.cpu:g}")
         short.append(have["cpu"])
     if after.memory != before.memory:
-        changes.append(f"{_gib(after.memory)} a worker instead of {before.asked['memory']}")
+        changes.append(f"{_gib(after.memory)} a worker instead of {_gib(before.memory)}")
         short.append(have["memory"])
     if after.gpus != before.gpus:
         changes.append(f"{_count(after.gpus, 'GPU')} a worker instead of {before.gpus}")
