@@ -241,13 +241,15 @@ class Life:
             ]
         assert kept[: len(self.lines(attempt))] == self.lines(attempt)
 
-    def tidy(self, attempts: int, *, kinds: str = "rayjobs,rayclusters,pods,services") -> None:
-        """Each attempt's driver was started once and nothing is left."""
+    def tidy(self, attempts: int, *, gone_s: float = GONE_S) -> None:
+        """Each attempt's driver was started once, and within `gone_s` nothing is left."""
         starts = [path.split("/")[2] for path in self.store.list(f"starts/{self.key}/")]
         assert sorted(starts) == [f"{n + 1}" for n in range(attempts)], self.story()
         names = [one.name for one in self.of(Submitted)]
         assert names == [f"{self.key}-a{n + 1}" for n in range(attempts)]
-        wait_for(f"{self.key} is gone", lambda: not self.objects(kinds), timeout_s=GONE_S)
+        wait_for(f"{self.key}'s RayJobs are gone", lambda: not self.objects("rayjobs"))
+        kinds = "rayclusters,pods,services"
+        wait_for(f"{self.key} is gone", lambda: not self.objects(kinds), timeout_s=gone_s)
 
 
 def _with_spare(namespace: Namespace) -> Path:

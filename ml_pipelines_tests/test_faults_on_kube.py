@@ -24,6 +24,7 @@ from ml_pipelines_tests.kube_rules import applied, policy, suspended, webhook_of
 pytestmark = [pytest.mark.kube, pytest.mark.slow]
 
 MINUTE_S = 60.0
+AFTER_AN_OUTAGE_S = 120.0  # kubelets back off after they missed their API server
 COUNT = "counting()"
 LOST = {VerdictClass.PREEMPTED, VerdictClass.INFRA}
 EAT = "eaten = []\nwhile True: eaten.append(b'x' * (64 << 20))"
@@ -228,7 +229,7 @@ def test_the_api_server_is_away_for_a_minute(cluster: Cluster, namespace: Namesp
             assert end.phase is Phase.SUCCEEDED, life.story()
             assert life.lines()[-1] == "let go"
             life.whole()
-            life.tidy(attempts=1)
+            life.tidy(attempts=1, gone_s=AFTER_AN_OUTAGE_S)
         assert len(goes_on.lines()) > MINUTE_S / 0.3
 
 
@@ -238,11 +239,13 @@ def test_nodes_that_die(cluster: Cluster, namespace: Namespace) -> None:
 
     Each lost machine ends its attempt with the evidence, and the next one goes through.
     """
-    spot = {"pool": "spot"}
     with ExitStack() as only_one:
         cluster.kubectl("cordon", "spot-1")
         only_one.callback(cluster.kubectl, "uncordon", "spot-1")
-        with Life(namespace, COUNT) as head, Life(namespace, COUNT, worker=spot) as work:
+        with (
+            Life(namespace, COUNT) as head,
+            Life(namespace, COUNT, head={"pool": "cpu"}, worker={"pool": "spot"}) as work,
+        ):
             for life in (head, work):
                 life.counts()
             assert head.pod("head")["spec"]["nodeName"] == "spot-0"
