@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ml_pipelines import lifecycle
 from ml_pipelines.backends import rayjob
 from ml_pipelines.backends.kubeapi import Api, path_of
 from ml_pipelines.backends.kubeapi.login import find
@@ -20,7 +21,7 @@ from ml_pipelines.clock import FakeClock, SystemClock
 from ml_pipelines.errors import BackendRefused, BackendUnavailable, Refused
 from ml_pipelines.job.observation import Observation
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
-from ml_pipelines_tests import recordings
+from ml_pipelines_tests import recordings, touchy
 from ml_pipelines_tests.fake_kube import RESET, Asked, FakeKube, Fault
 from ml_pipelines_tests.fake_kube_objects import Place
 from ml_pipelines_tests.rayjob_manifests import manifest
@@ -234,6 +235,20 @@ def test_what_the_server_refuses(backend: KubeRayBackend, kube: FakeKube, kind: 
     assert remedy in caught.value.remedy
     (asked,) = kube.requests("POST", "/rayjobs")
     assert (asked.query["dryRun"], asked.query["fieldValidation"]) == ("All", "Strict")
+    assert stored(kube) == []
+
+
+@pytest.mark.parametrize("kind", ["no CRDs", "old CRDs"])
+def test_a_refused_job_is_not_recorded(
+    backend: KubeRayBackend, kube: FakeKube, clock: FakeClock, kind: str
+):
+    """Case C16: a cluster without KubeRay, or with an old one, is told before there is a job."""
+    kube.script("POST", "/rayjobs", REFUSALS[kind][0])
+    place = touchy.Place(clock)
+    platform = place.platform(backend=backend)
+    with pytest.raises(BackendRefused):
+        lifecycle.submit(touchy.SPEC, run_key=touchy.KEY, labels={}, platform=platform)
+    assert place.store.data == {}
     assert stored(kube) == []
 
 
