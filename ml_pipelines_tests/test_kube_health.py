@@ -13,7 +13,7 @@ from ml_pipelines.cli import kube_doctor, kube_health
 from ml_pipelines.cli.health import Finding, Level
 from ml_pipelines.clock import SystemClock
 from ml_pipelines.spec import rights
-from ml_pipelines.spec.pools import Pool, Pools, Toleration, Volume
+from ml_pipelines.spec.pools import Pool, Pools, Toleration, Volume, load_pools
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 BASE = Path(__file__).parents[1] / "deploy" / "base"
@@ -66,6 +66,9 @@ JUDGED = {
     "operator": (kube_health.of_operator(["kuberay/op 1/1"]), OK, "kuberay/op 1/1"),
     "operator down": (kube_health.of_operator(["kuberay/op 0/1"]), FAIL, "down: kuberay/op 0/1"),
     "operator unseen": (kube_health.of_operator(None), OK, "may not look"),
+    "old server": (kube_health.of_version("v1.28.9-gke.1"), FAIL, "no sidecar containers"),
+    "new server": (kube_health.of_version("v1.29.0"), OK, "v1.29.0"),
+    "odd server": (kube_health.of_version(""), OK, "not told"),
     "operator elsewhere": (kube_health.of_operator([]), OK, "no Deployment here"),
 }  # fmt: skip
 
@@ -169,3 +172,15 @@ def test_a_cluster_out_of_reach_is_one_line(
     assert said in found.sentence
     assert remedy in found.remedy
     assert "localhost:80" not in found.sentence
+
+
+def test_a_shared_volume_needs_one_user():
+    """What this machine makes there, the pods must be able to write into."""
+    pools = load_pools(None)
+    volume = ["file:///shared/runs", "s3://lake"]
+    warned = kube_health.of_writer(0, pools, volume)
+    assert warned is not None
+    assert warned.level is WARN
+    assert "as user 0, and pods as user 1000" in warned.sentence
+    assert kube_health.of_writer(1000, pools, volume) is None
+    assert kube_health.of_writer(0, pools, ["s3://runs", "s3://lake"]) is None

@@ -76,7 +76,7 @@ def _storage(settings: Settings) -> Iterator[Finding]:
 
 def _platform(settings: Settings) -> Iterator[Finding]:
     """The platform file, storage as the pods see it, and the cluster."""
-    from ml_pipelines.cli import kube_doctor
+    from ml_pipelines.cli import kube_doctor, kube_health
     from ml_pipelines.spec.pools import load_pools
 
     try:
@@ -89,6 +89,9 @@ def _platform(settings: Settings) -> Iterator[Finding]:
         yield unseen
     else:
         yield from _storage(settings)
+        writer = kube_health.of_writer(os.getuid(), pools, [settings.runs, settings.lake])
+        if writer:
+            yield writer
     yield from kube_doctor.examine(settings, pools)
 
 

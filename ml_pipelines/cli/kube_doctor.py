@@ -85,6 +85,7 @@ class _Doctor:
     def checks(self) -> list[tuple[str, Check]]:
         """What is asked, by the word that its line begins with."""
         return [
+            ("Kubernetes", self._version),
             ("CRDs", self._manifest),
             ("operator", self._operator),
             ("rights", self._rights),
@@ -94,6 +95,9 @@ class _Doctor:
             ),
             ("names", self._names),
         ]
+
+    def _version(self) -> list[Finding]:
+        return [kube_health.of_version(str(self.api.get("/version").get("gitVersion") or ""))]
 
     def _manifest(self) -> list[Finding]:
         """The server's own word on the manifest that we make for each pool; nothing is made."""

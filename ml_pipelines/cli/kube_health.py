@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from ml_pipelines.spec.quantity import cpu_cores
 from ml_pipelines.spec.rights import Right
 
 Object = Mapping[str, Any]
+
+_OLDEST = (1, 29)  # in which containers that restart among the init containers are on by default
 
 
 def of_rights(account: str, missing: Sequence[tuple[Right, str]], asked: int) -> Finding:
@@ -89,6 +92,33 @@ def of_names(wanted: Sequence[str], missing: Sequence[str], unseen: Sequence[str
     if unseen:
         text += f"; can't tell of {', '.join(unseen)}: this identity may not read such"
     return Finding(Level.OK, what, text)
+
+
+def of_version(told: str) -> Finding:
+    """The server's version, such as `v1.34.4`: the container of the logs needs 1.29."""
+    found = re.match(r"v(\d+)\.(\d+)", told)
+    if found and (int(found[1]), int(found[2])) < _OLDEST:
+        return Finding(
+            Level.FAIL,
+            "Kubernetes",
+            f"{told} knows no sidecar containers, so each pod would wait for its log container",
+            "Upgrade the cluster to 1.29 or newer.",
+        )
+    return Finding(Level.OK, "Kubernetes", told or "its version is not told")
+
+
+def of_writer(uid: int, pools: Pools, urls: Sequence[str]) -> Finding | None:
+    """On a shared volume this machine and the pods write into each other's folders."""
+    shared = [url for url in urls if url.startswith("file://")]
+    if not shared or uid == pools.run_as_user:
+        return None
+    return Finding(
+        Level.WARN,
+        "volume",
+        f"you write to {shared[0]} as user {uid}, and pods as user {pools.run_as_user}",
+        "Work as that user, or name yours as run_as_user in the platform file, or share the "
+        "folders with `umask 0`: else a driver can't record its result.",
+    )
 
 
 def of_operator(seen: Sequence[str] | None) -> Finding:
