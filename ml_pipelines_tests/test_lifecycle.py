@@ -24,6 +24,7 @@ from ml_pipelines.job.events import (
     PhaseChanged,
     Submitted,
 )
+from ml_pipelines.job.observation import Observation
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.job.verdict import VerdictClass
 from ml_pipelines.journal import index
@@ -102,6 +103,52 @@ def commit_result(
         )
 
     return on_status
+
+
+class DyingMachine(FakeBackend):
+    """A worker on another machine, which is silent after `silent_at` seconds."""
+
+    silent_at = 20.0
+
+    def observe(self, name: str) -> Observation:
+        seen = super().observe(name)
+        if not seen.pods:
+            return seen
+        silent = self.clock.monotonic() - self.jobs[name].created >= self.silent_at
+        conditions = {
+            "Ready": ("False" if silent else "True", "", ""),
+            "ContainersReady": ("True", "", ""),
+        }
+        worker = replace(
+            seen.pods[0], name=f"{name}-worker", uid=f"{seen.pods[0].uid}-worker", role="worker",
+            node="spot-1", conditions=conditions,
+        )  # fmt: skip
+        return replace(seen, pods=(*seen.pods, worker))
+
+
+LOST_PEER = b"RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.9]\n"
+
+
+class TestADriverThatLostAWorker:
+    """Workers see that another one is gone at once; Kubernetes calls its machine silent later."""
+
+    def test_is_not_the_users_fault(self, make: Make, clock: FakeClock) -> None:
+        """Case H7: the end waits for what becomes of the machine, and the next attempt goes on."""
+        backend = DyingMachine(clock, scripts=[fails(after=5), succeeds()], log=lambda _: LOST_PEER)
+        events = run(make(backend))
+        first, second = kinds(events, AttemptEnded)
+        assert first.verdict.cls is VerdictClass.INFRA
+        assert "on node spot-1 does not answer" in first.verdict.sentence
+        assert second.verdict.ok
+        assert [e.phase for e in kinds(events, PhaseChanged)].count(Phase.FINISHING) == 1
+
+    def test_is_tried_once_more_where_nothing_tells_why(self, make: Make, clock: FakeClock) -> None:
+        """Nothing becomes of the machine: one more try, and not five."""
+        backend = DyingMachine(clock, scripts=[fails(after=5)], log=lambda _: LOST_PEER)
+        backend.silent_at = 1e9
+        events = run(make(backend))
+        assert [e.verdict.cls for e in kinds(events, AttemptEnded)] == [VerdictClass.UNKNOWN] * 2
+        assert end_of(events).phase is Phase.FAILED
 
 
 class TestAGoodLife:

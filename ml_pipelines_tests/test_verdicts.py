@@ -69,6 +69,14 @@ Traceback (most recent call last):
     raise KeyError("campaign")
 KeyError: 'campaign'
 """.splitlines()
+PEER_GONE = """\
+ray.train.WorkerGroupError: Training failed due to worker errors:
+[Rank 1 Error Snippet]:
+Traceback (most recent call last):
+  File "/app/model.py", line 41, in step
+    loss.backward()
+RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.9]
+""".splitlines()
 CUDA = ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
 RAY_OOM = ["ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory"]
 DIED = ["ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."]
@@ -102,6 +110,11 @@ CASES = [
     ),
     pytest.param(1, printed(OSError(28, "No space left")), C.INFRA, "disk is full", id="disk"),
     pytest.param(1, ["ncclRemoteError: peer"], C.INFRA, "NCCL", id="nccl"),
+    pytest.param(1, PEER_GONE, C.UNKNOWN, "the workers lost each other", id="gloo"),
+    pytest.param(1, [*DIED, *PEER_GONE], C.UNKNOWN, "lost each other", id="gloo, Ray says so too"),
+    pytest.param(
+        1, [*PEER_GONE, *RAY_TRAIN], C.USER, "KeyError: 'campaign'", id="gloo after a bug"
+    ),
     pytest.param(1, printed(StorageUnavailable("no answer from s3")), C.INFRA, "s3", id="storage"),
     pytest.param(1, printed(StorageDenied("403 from s3")), C.CONFIG, "403", id="storage denied"),
     pytest.param(

@@ -36,7 +36,7 @@ class Loss:
 
 def loss_of(pod: PodView, *, now: float) -> Loss | None:
     """What took this pod from us, or None while nothing did."""
-    found = _killed_for_memory(pod) or _disrupted(pod) or _failed(pod)
+    found = _killed_for_memory(pod) or _disrupted(pod) or _failed(pod) or _unanswered(pod)
     if found is None:
         return None
     cls, cause, evidence = found
@@ -106,6 +106,13 @@ def _disrupted(pod: PodView) -> tuple[VerdictClass, str, str] | None:
 def _failed(pod: PodView) -> tuple[VerdictClass, str, str] | None:
     if pod.reason in {"NodeLost", "Evicted"}:
         return VerdictClass.INFRA, "lost its machine", _said(pod)
+    return None
+
+
+def _unanswered(pod: PodView) -> tuple[VerdictClass, str, str] | None:
+    if pod.unanswered and not pod.deleting:
+        evidence = f"pod {pod.name}: Ready False without its kubelet's word"
+        return VerdictClass.INFRA, "does not answer: its machine is dead or cut off", evidence
     return None
 
 

@@ -85,6 +85,16 @@ class PodView:
         return self.conditions.get("Ready", ("", "", ""))[0] == "True"
 
     @property
+    def unanswered(self) -> bool:
+        """Whether its machine is silent: Kubernetes says "not ready" of it, without its kubelet.
+
+        The kubelet would give a reason, and would say it of the containers too.
+        """
+        status, reason, _ = self.conditions.get("Ready", ("", "", ""))
+        containers = self.conditions.get("ContainersReady", ("", "", ""))[0]
+        return status == "False" and not reason and containers == "True"
+
+    @property
     def scheduled(self) -> tuple[str, str, str]:
         """The PodScheduled condition: (status, reason, message)."""
         return self.conditions.get("PodScheduled", ("", "", ""))

@@ -181,13 +181,19 @@ def volume_trouble(obs: Observation) -> Diagnosis | None:
 def silent_machine(obs: Observation) -> Diagnosis | None:
     """Pods whose machine does not answer."""
     for pod in obs.staying:
-        if pod.phase == "Unknown":
+        if pod.phase == "Unknown" or pod.unanswered:
             return Diagnosis(
                 f"machine {pod.node} of {pod.role} {pod.name} does not answer",
-                evidence=(f"pod {pod.name}: phase Unknown {pod.reason} {pod.message}".rstrip(),),
+                evidence=(f"pod {pod.name}: {_silence(pod)}".rstrip(),),
                 hopeless=True,
                 cls=VerdictClass.INFRA,
                 grace_s=SILENT_GRACE_S,
                 key="unknown pod",
             )
     return None
+
+
+def _silence(pod: PodView) -> str:
+    if pod.phase == "Unknown":
+        return f"phase Unknown {pod.reason} {pod.message}"
+    return "Ready False without its kubelet's word"

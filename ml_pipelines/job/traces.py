@@ -48,6 +48,11 @@ def plain(line: str) -> str:
     return _PREFIX.sub("", _ANSI.sub("", line).rstrip("\r\n"))
 
 
+def names_an_error(text: str) -> bool:
+    """Whether this plain line is the last one of a traceback: an exception by its name."""
+    return bool(_NAMED.match(text)) and _END.match(text) is not None
+
+
 def last_trace(lines: Sequence[str]) -> Trace | None:
     """The last traceback of a log's last lines; one whose beginning is cut off is found too."""
     texts = [plain(line) for line in lines]

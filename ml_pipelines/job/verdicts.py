@@ -105,7 +105,8 @@ def _of_driver(verdict: Verdict, known: Known, tail: Sequence[str]) -> Verdict:
             remedy=_MORE_MEMORY if loss.cls is VerdictClass.OOM else _AGAIN,
         )
     return (
-        _by_words(verdict, [*message, *tail])
+        _by_peers(verdict, tail)
+        or _by_words(verdict, [*message, *tail])
         or _by_trace(verdict, trace)
         or _by_exit_code(verdict, tail)
     )
@@ -142,11 +143,6 @@ _WORDS = (
     ),
     (re.compile(r"^MemoryError\b"), _OOM, "the driver ran out of memory"),
     (re.compile(r"\bXid\b|uncorrectable ECC"), _INFRA, "a GPU failed"),
-    (
-        re.compile(r"nccl(System|Remote|Internal)Error"),
-        _INFRA,
-        "the workers lost each other (NCCL)",
-    ),
     (re.compile(r"\[Errno 28\]|No space left on device"), _INFRA, "a disk is full"),
     (
         # Ray itself does not tell a wrong environment from a download that failed.
@@ -191,6 +187,47 @@ _OURS = {
 }
 # A Ray process died, and nothing tells us why: it may be ours or the machine's fault.
 _DIED = re.compile(r"(Actor|Node|Owner)DiedError|WorkerCrashedError|ActorUnavailableError")
+
+
+# What a worker says when another one is suddenly gone (NCCL on GPUs, gloo on CPUs).
+_PEER_GONE = re.compile(
+    r"nccl(System|Remote|Internal)Error|gloo/transport/.*([Cc]onnection|[Tt]imed out|reset)"
+)
+# What the engine wraps it in, and says of the lost one; none of them is a cause by itself.
+_WRAPPED = re.compile(r"(WorkerGroup|TrainingFailed|RayTask|Controller|DistBackend)Error")
+
+
+def lost_a_peer(tail: Sequence[str]) -> str:
+    """The line in which a worker says that another one is gone, where nothing else failed.
+
+    Where another worker failed by an error of its own, that is the cause.
+    """
+    found = ""
+    for line in tail:
+        text = traces.plain(line)
+        if _PEER_GONE.search(text):
+            found = text
+        elif traces.names_an_error(text) and not (_WRAPPED.search(text) or _DIED.search(text)):
+            return ""
+    return found
+
+
+def may_be_a_lost_machine(standing: Standing, known: Known, tail: Sequence[str]) -> bool:
+    """Whether a driver failed for a worker whose machine may yet be told to be gone."""
+    verdict = standing.verdict
+    failed = verdict is not None and verdict.cls is VerdictClass.USER
+    return failed and _recent_loss(known) is None and bool(lost_a_peer(tail))
+
+
+def _by_peers(verdict: Verdict, tail: Sequence[str]) -> Verdict | None:
+    said = lost_a_peer(tail)
+    if not said:
+        return None
+    if "nccl" in said:
+        sentence = f"the workers lost each other (NCCL): {said.strip()[:300]}"
+        return replace(verdict, cls=_INFRA, sentence=sentence, remedy=_AGAIN)
+    sentence = f"the workers lost each other, and nothing says why: {said.strip()[:300]}"
+    return replace(verdict, cls=_UNKNOWN, sentence=sentence, remedy="Read the workers' logs.")
 
 
 def _by_words(verdict: Verdict, said: Sequence[str]) -> Verdict | None:

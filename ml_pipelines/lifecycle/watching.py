@@ -13,7 +13,7 @@ from ml_pipelines.job.known import Known
 from ml_pipelines.job.observation import Observation, PodView
 from ml_pipelines.job.phase import Phase, Standing, phase_of
 from ml_pipelines.job.verdict import VerdictClass
-from ml_pipelines.job.verdicts import verdict_of
+from ml_pipelines.job.verdicts import may_be_a_lost_machine, verdict_of
 from ml_pipelines.journal.entries import LEDGER, NOTE, Draft
 from ml_pipelines.journal.state import JournalState
 from ml_pipelines.lifecycle.decide import Sight, result_entry
@@ -22,6 +22,7 @@ from ml_pipelines.lifecycle.resuming import UNSEEN_S, Past, gone_unseen, memory_
 from ml_pipelines.lifecycle.submit import Job
 from ml_pipelines.lifecycle.tailing import LogTail
 
+EVIDENCE_S = 45.0  # Kubernetes calls a silent node lost after some 40 s at most
 FINISHING_S = {"local": 30.0}
 NOTE_AGAIN_S = 5.0  # a new reason within one phase is noted so much later, then twice as late, …
 
@@ -51,6 +52,7 @@ class Watched:
         self._made_at = made_at
         self._known = Known()
         self._told = ("", "")
+        self._over_at: float | None = None  # when the attempt was first seen to have ended
         self._noted: dict[str, object] = {}
         self._noted_again = (0.0, NOTE_AGAIN_S)  # not before, and then not for so long
         self._evictions_noted = 0
@@ -84,12 +86,30 @@ class Watched:
             self._told = (standing.phase, standing.sentence)
             yield PhaseChanged(standing.phase, standing.sentence, self.number)
         if standing.verdict is not None:
+            if self._over_at is None:
+                self._over_at = now
+                yield from self.log.read_rest()
+            if self._may_learn_more(standing, observation, now):
+                yield from self._tell_of_waiting()
+                return tuple(changes)
             self.ending = standing
-            yield from self.log.read_rest()
             at = self._server_now(observation)
             changes.extend(self._gone(uid, name, at) for uid, name in self._pods.items())
             self._pods.clear()
         return tuple(changes)
+
+    def _may_learn_more(self, standing: Standing, observation: Observation, now: float) -> bool:
+        """A driver may fail seconds after a machine has died, and before Kubernetes knows it."""
+        assert self._over_at is not None
+        several = len({pod.node for pod in observation.pods if pod.node}) > 1
+        early = now - self._over_at < EVIDENCE_S
+        return several and early and may_be_a_lost_machine(standing, self._known, self.log.last)
+
+    def _tell_of_waiting(self) -> Iterator[Event]:
+        sentence = "the driver failed as if a worker was gone; asking what became of its machine"
+        if self._told != (Phase.FINISHING, sentence):
+            self._told = (Phase.FINISHING, sentence)
+            yield PhaseChanged(Phase.FINISHING, sentence, self.number)
 
     def _note(self, standing: Standing, now: float) -> Iterator[Draft]:
         """A line when the phase is another one, or the RayJob is seen for the first time.
