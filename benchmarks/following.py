@@ -1,8 +1,9 @@
 """`python -m benchmarks.following HOME COUNT`: follows a job of COUNT numbered lines.
 
-A process of its own that only follows, so that its peak memory is the follower's. Prints one line
-of JSON: lines heard, how many were lost, doubled or not ours, seconds from the first to the last
-line and to the end, and the peak resident memory in bytes.
+A local job with its files in HOME, or, where that is `-`, a small one on KubeRay by the settings
+of the environment. A process of its own that only follows, so that its peak memory is the
+follower's. Prints one line of JSON: lines heard, how many were lost, doubled, torn or not ours,
+seconds from the first to the last line and to the end, and the peak resident memory in bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.local_ray import new_key, python_job
+from benchmarks.small import SMALL
 from ml_pipelines.job.events import JobEnded, LogLine
 from ml_pipelines.lifecycle import follow, open_platform, submit
 from ml_pipelines.settings import load
@@ -25,11 +27,13 @@ CODE = "for i in range({count}): print(f'line {{i:08d}} ' + 'x' * 85)"
 
 def main(home: str, count: int) -> None:
     """Submit the job, follow it to its end, and say what was heard."""
-    settings = load({"MLP_HOME": home, "USER": "bench"})
+    on_kube = home == "-"
+    settings = load() if on_kube else load({"MLP_HOME": home, "USER": "bench"})
     with open_platform(settings) as platform:
-        spec = python_job(CODE.format(count=count))
+        code = CODE.format(count=count)
+        spec = python_job(code, cluster=SMALL) if on_kube else python_job(code)
         job = submit(spec, run_key=new_key(), labels={}, platform=platform)
-        heard = doubled = lost = other = 0
+        heard = doubled = lost = torn = other = 0
         expected = 0
         first = last = 0.0
         end: JobEnded | None = None
@@ -38,6 +42,7 @@ def main(home: str, count: int) -> None:
                 if isinstance(event, LogLine):
                     number = _number(event.text)
                     if number is None:
+                        torn += event.text.startswith("line ") or "xxxxx" in event.text
                         other += 1
                         continue
                     last = time.monotonic()
@@ -55,6 +60,7 @@ def main(home: str, count: int) -> None:
         "heard": heard,
         "lost": lost + count - expected,
         "doubled": doubled,
+        "torn": torn,
         "other": other,
         "lines_s": last - first,
         "end_s": ended - last,
