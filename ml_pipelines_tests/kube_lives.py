@@ -171,6 +171,10 @@ class Life:
         number = attempt or max((one.attempt for one in self.of(Submitted)), default=1)
         return [one.text for one in self.of(LogLine) if one.attempt == number]
 
+    def numbered(self, attempt: int = 0) -> list[str]:
+        """The lines that `counting()` printed."""
+        return [text for text in self.lines(attempt) if text.startswith("line ")]
+
     def of(self, kind: type[Kind]) -> list[Kind]:
         """The events of one kind."""
         return [one for one in list(self.events) if isinstance(one, kind)]
@@ -186,10 +190,10 @@ class Life:
 
     def counts(self, attempt: int = 1, more: int = 3) -> None:
         """Wait until the attempt's driver has printed so many further lines."""
-        now = len(self.lines(attempt))
+        now = len(self.numbered(attempt))
         self.until(
             f"{more} more lines of attempt {attempt}",
-            lambda: len(self.lines(attempt)) >= now + more,
+            lambda: len(self.numbered(attempt)) >= now + more,
             timeout_s=START_S + more,
         )
 
@@ -229,7 +233,8 @@ class Life:
 
     def whole(self, attempt: int = 1) -> None:
         """Each numbered line of an attempt was told once, in order, and is kept so."""
-        told = [text for text in self.lines(attempt) if text.startswith("line ")]
+        told = self.numbered(attempt)
+        assert told, self.story()
         assert told == [f"line {n}" for n in range(len(told))], self.story()
         with lifecycle.open_platform(self.settings) as platform:
             kept = [
