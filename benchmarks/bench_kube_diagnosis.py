@@ -46,7 +46,7 @@ def _told(here: Bench) -> dict[str, tuple[Diagnosis, float]]:
             for name, (job, began) in waiting.items():
                 if name not in told:
                     diagnosis = why_pending(backend.observe(job))
-                    if CAUSES[name].words in diagnosis.sentence:
+                    if _right(name, diagnosis):
                         told[name] = (diagnosis, time.monotonic() - began)
             time.sleep(TICK_S)
         for job, _ in waiting.values():
@@ -59,10 +59,15 @@ def _row(name: str, told: dict[str, tuple[Diagnosis, float]]) -> Row:
         why = f"not told within {PATIENCE_S:.0f} s"
         return Row(_what(name), None, goal=_goal(name), ok=False, detail=why)
     diagnosis, seconds = told[name]
-    right = diagnosis.cls == CAUSES[name].cls and diagnosis.hopeless == CAUSES[name].hopeless
     said = f"{diagnosis.cls}: {diagnosis.sentence}"
-    ok = right and seconds <= GOAL_S
-    return Row(_what(name), round(seconds, 1), "s", _goal(name), ok, said)
+    return Row(_what(name), round(seconds, 1), "s", _goal(name), seconds <= GOAL_S, said)
+
+
+def _right(name: str, diagnosis: Diagnosis) -> bool:
+    """Its words, its class, and whether it can ever heal."""
+    cause = CAUSES[name]
+    right = (diagnosis.cls, diagnosis.hopeless) == (cause.cls, cause.hopeless)
+    return right and cause.words in diagnosis.sentence
 
 
 def _what(name: str) -> str:

@@ -26,10 +26,10 @@ from ml_pipelines.backends.kubeapi import connect
 from ml_pipelines.clock import SystemClock
 from ml_pipelines_tests.cluster import Cluster
 
-FEW, MANY = 3, 6
-WINDOW_S = 6.0
+FEW, MANY = 10, 100
+WINDOW_S = 60.0
 RATE_GOAL = 0.05
-JOBS = 30
+JOBS = 1_000
 NODES = 12  # 250 pods each
 ACCEPTED_GOAL = 20.0
 MEMORY_GOAL = 1_000_000
