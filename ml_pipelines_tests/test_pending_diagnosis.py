@@ -372,6 +372,22 @@ def test_no_sight_crashes(sights: list[Observation]):
         assert replay.see(obs).sentence
 
 
+@pytest.mark.parametrize(
+    ("about", "message", "pods"),
+    [
+        ("Head", 'admission webhook "rules" denied the request: no', (pod("h1", "head", ready=False),)),
+        ("Head", 'admission webhook "mpod.kb.io" denied the request: RayCluster.ray.io "c1" not found', ()),
+    ],
+    ids=["its pod is there since", "the webhook is behind"],
+)  # fmt: skip
+def test_a_refusal_that_is_over_fails_nothing(about: str, message: str, pods: tuple[Any, ...]):
+    """Case F3: an event outlives its cause by an hour, and a busy webhook knows nothing yet."""
+    event = EventView("RayCluster/c1", f"FailedToCreate{about}Pod", message)
+    replay = Replay(Clocks(provisioning_s=5_000.0))
+    standing = replay.wait(seen(*pods, events=(event,)), 700.0)
+    assert standing.phase is Phase.PROVISIONING, standing
+
+
 def test_a_malformed_image_name_fails_at_once():
     """No registry can heal a name that is none."""
     standing = Replay().see(seen(held("InvalidImageName", 'couldn\'t parse image "a:b:c"')))

@@ -20,7 +20,11 @@ _NEVER = (
     (re.compile(r"violates PodSecurity"), "Ask the platform team for a pool that is allowed here."),
     (re.compile(r"error looking up service account"), "Create the pool's service account."),
     (re.compile(r"no PriorityClass with name"), "Correct the pool's priority class."),
-    (re.compile(r"admission webhook .* denied"), "Change what the webhook names, or the pool."),
+    # A webhook that has not heard of the RayCluster yet lets its pods in a moment later.
+    (
+        re.compile(r"admission webhook .* denied(?!.*RayCluster.* not found)"),
+        "Change what the webhook names, or the pool.",
+    ),
     (re.compile(r"is invalid: "), "Correct the field that the API server names."),
 )
 
@@ -61,8 +65,18 @@ def _refusals(obs: Observation) -> Iterator[tuple[str, str]]:
         if obs.cluster.reason:
             yield f"RayCluster {obs.cluster.name}: {obs.cluster.state}", obs.cluster.reason
     for event in reversed(obs.events):
-        if event.reason.startswith("FailedToCreate") or event.reason == "FailedCreate":
+        if _not_made_since(obs, event.reason):
             yield f"event {event.reason} of {event.about}", event.message
+
+
+def _not_made_since(obs: Observation, reason: str) -> bool:
+    """Whether this event's reason tells of pods that are still missing: events outlive their cause."""
+    if not reason.startswith("FailedToCreate"):
+        return reason == "FailedCreate"
+    role = "head" if "Head" in reason else "worker"
+    there = sum(pod.role == role for pod in obs.staying)
+    desired = obs.cluster.desired_workers if obs.cluster else None
+    return there < (1 if role == "head" or desired is None else desired)
 
 
 def unschedulable(obs: Observation) -> Diagnosis | None:
