@@ -16,7 +16,7 @@ import yaml
 from benchmarks.kube import Bench, bench, cluster_here, not_run
 from benchmarks.local_ray import new_key
 from benchmarks.row import Row
-from benchmarks.small import small_job
+from benchmarks.small import HEAD, POOL, WORKER, small_job
 from ml_pipelines.errors import MlPipelinesError
 from ml_pipelines.job.events import Event, LogLine, PhaseChanged
 from ml_pipelines.job.phase import Phase
@@ -39,7 +39,7 @@ class Case:
     what: str
     reached: Callable[[Event], bool]
     seconds: int = 600
-    pool: str = "cpu"
+    pool: str = POOL
 
 
 def _phase(phase: Phase, word: str = "") -> Callable[[Event], bool]:
@@ -92,7 +92,7 @@ def _add_queued_pool(here: Bench, platform_file: Path) -> None:
 
 
 def _all(here: Bench, cases: tuple[Case, ...]) -> list[Row]:
-    waiting = [case for case in cases if case.pool != "cpu"]
+    waiting = [case for case in cases if case.pool != POOL]
     with ThreadPoolExecutor(len(waiting)) as pool:
         rows = dict(zip(waiting, pool.map(lambda case: _row(here, case), waiting), strict=True))
     rows |= {case: _row(here, case) for case in cases if case not in rows}
@@ -112,10 +112,7 @@ def _what(case: Case) -> str:
 
 
 def _job(case: Case) -> JobSpec:
-    size = {"cpu": "300m", "memory": "1Gi"}
-    workers = [{"pool": "gpu" if case.pool == "cpu" else case.pool, "gpus": 0,
-                "cpu": "200m", "memory": "1Gi"}]  # fmt: skip
-    cluster = {"head": {"pool": case.pool, **size}, "workers": workers}
+    cluster = {"head": {"pool": case.pool, **HEAD}, "workers": [{"pool": case.pool, **WORKER}]}
     return small_job(DRIVER.format(seconds=case.seconds), cluster=cluster)
 
 

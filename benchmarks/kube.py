@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from benchmarks.row import Row
+from benchmarks.small import POOL
 from ml_pipelines.lifecycle import Platform, open_platform
 from ml_pipelines.lifecycle.platform import Scope
 from ml_pipelines.settings import LAKE_VARIABLE, RUNS_VARIABLE, Settings, load, s3_endpoint
@@ -24,6 +25,9 @@ from ml_pipelines_tests.cluster import Cluster, Namespace, make_namespace
 
 NO_CLUSTER = "not run: needs a Kubernetes with KubeRay: set KUBECONFIG"
 NO_TOOL = "not run: needs fake nodes: set MLP_CLUSTER_TOOL to the command that adds kwok"
+TOLERATED = [
+    {"key": key, "operator": "Exists"} for key in ("nvidia.com/gpu", "cloud.google.com/gke-spot")
+]
 FAKE_NODES = "cloud.google.com/gke-nodepool=fake"
 
 
@@ -84,8 +88,10 @@ def bench(cluster: Cluster, tag: str) -> Iterator[Bench]:
         with make_namespace(cluster, name, folder) as namespace:
             there = s3_endpoint() is not None
             storage = f"s3://runs/{name}" if there else f"file://{namespace.shared}/{name}"
+            here = Bench(namespace, storage, folder)
+            here.add_pool(POOL, node_selector={}, tolerations=TOLERATED)
             try:
-                yield Bench(namespace, storage, folder)
+                yield here
             finally:
                 _forget(storage)
     finally:

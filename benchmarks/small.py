@@ -6,10 +6,10 @@ from typing import Any
 
 from ml_pipelines.spec.job import JobSpec
 
-SMALL: dict[str, Any] = {
-    "head": {"pool": "cpu", "cpu": "300m", "memory": "1Gi"},
-    "workers": [{"pool": "gpu", "gpus": 0, "cpu": "200m", "memory": "1Gi"}],
-}
+POOL = "any"  # any of the test cluster's nodes, see `kube.bench`
+HEAD = {"cpu": "500m", "memory": "1Gi"}  # with less Ray's head takes a minute to start
+WORKER = {"gpus": 0, "cpu": "250m", "memory": "1Gi"}
+SMALL: dict[str, Any] = {"head": {"pool": POOL, **HEAD}, "workers": [{"pool": POOL, **WORKER}]}
 
 
 def small_job(code: str, name: str = "bench", **fields: Any) -> JobSpec:
