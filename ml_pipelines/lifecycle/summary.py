@@ -162,8 +162,9 @@ class _Reading:
             except BackendUnavailable:
                 break
             yield from lines.feed_chunk(chunk)
-            if chunk.data:
+            if chunk.data or chunk.more:
                 heard = clock.monotonic()
+            if chunk.data:
                 continue
             if not follow and (not streamed or clock.monotonic() - heard > SETTLE_S):
                 break
