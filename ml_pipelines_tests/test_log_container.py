@@ -166,8 +166,7 @@ def test_it_is_a_sidecar_of_the_restricted_kind() -> None:
     assert log["name"] == CONTAINER
     assert log["image"] == "an/image:1"
     assert log["restartPolicy"] == "Always"
-    assert log["resources"]["requests"] == {"cpu": "50m", "memory": "64Mi"}
-    assert log["resources"]["limits"] == {"cpu": "500m", "memory": "64Mi"}
+    assert log["resources"]["requests"] == log["resources"]["limits"]
     assert log["securityContext"]["readOnlyRootFilesystem"] is True
     assert log["volumeMounts"] == [{"name": "ray-logs", "mountPath": "/tmp/ray", "readOnly": True}]
     assert [container["name"] for container in spec["containers"]] == ["ray-head"]

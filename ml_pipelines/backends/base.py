@@ -27,15 +27,13 @@ class Place:
 class LogChunk:
     """A piece of one log. `data` holds whole bytes as written; `start` is its first byte's offset.
 
-    `lost` counts bytes between the asked and the returned offset that exist no more. `more` says
-    that later bytes are there already, and the next ones may still come.
+    `lost` counts bytes between the asked and the returned offset that exist no more.
     """
 
     source: str
     start: int
     data: bytes
     lost: int = 0
-    more: bool = False
 
     @property
     def end(self) -> int:

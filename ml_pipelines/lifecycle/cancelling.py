@@ -94,9 +94,7 @@ def _keep_log(run_key: str, platform: Platform, keep_s: float) -> None:
                 heard = platform.clock.monotonic()
                 keeper.add(chunk.start, chunk.data)
                 keeper.flush()
-            elif source == DRIVER or (
-                not chunk.more and platform.clock.monotonic() - heard > SETTLE_S
-            ):
+            elif source == DRIVER or platform.clock.monotonic() - heard > SETTLE_S:
                 break
             else:
                 platform.clock.sleep(STREAM_AGAIN_S)

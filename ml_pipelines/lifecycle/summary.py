@@ -162,9 +162,8 @@ class _Reading:
             except BackendUnavailable:
                 break
             yield from lines.feed_chunk(chunk)
-            if chunk.data or chunk.more:
-                heard = clock.monotonic()
             if chunk.data:
+                heard = clock.monotonic()
                 continue
             if not follow and (not streamed or clock.monotonic() - heard > SETTLE_S):
                 break

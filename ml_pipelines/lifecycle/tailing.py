@@ -53,7 +53,6 @@ class LogTail:
         self._last: deque[str] = deque(maxlen=TAIL_LINES)
         self._trouble = ""
         self._told_to = 0
-        self._gap = False  # later bytes are there, the next ones not yet
         self.busy = False
         self.heard = False
 
@@ -89,7 +88,7 @@ class LogTail:
                 break
             came = self._workers.read(self._pods, now=True)
             now = clock.monotonic()
-            if came or self._gap or self._lines.position != before:
+            if came or self._lines.position != before:
                 heard = now
             quiet = not self._streamed or (not self._trouble and now - heard >= SETTLE_S)
             if (quiet and not self.busy) or now - began > FINAL_READS_S:
@@ -147,7 +146,7 @@ class LogTail:
         self._source, self._cluster = f"{DRIVER}/{cluster}", cluster
 
     def _read_driver(self, keeper: LogKeeper) -> Iterator[Event]:
-        self.busy = self._gap = False
+        self.busy = False
         for _ in range(READS_A_LOOK):
             if keeper.unkept >= UNKEPT_BYTES:
                 break
@@ -161,7 +160,6 @@ class LogTail:
                     yield Notice(f"the log can't be read now: {error.message}", warning=True)
                 break
             self._trouble = ""
-            self._gap = chunk.more
             if not chunk.data and not chunk.lost:
                 break
             keeper.add(chunk.start, chunk.data)

@@ -66,4 +66,4 @@ class WorkerLogs:
             return False  # a worker's log is worth no warning
         keeper.add(chunk.start, chunk.data)
         keeper.flush()
-        return bool(chunk.data) or chunk.more
+        return bool(chunk.data)

@@ -16,7 +16,6 @@ WORKER_TAG = "worker"
 _VOLUME = "ray-logs"
 _MOUNT = "/tmp/ray"  # noqa: S108 - where Ray keeps its session
 _SIZE = {"cpu": "50m", "memory": "64Mi"}
-_LIMITS = {"cpu": "500m", "memory": "64Mi"}  # in a burst, what the node has to spare
 _SCRIPT = Path(__file__).with_name("ship_logs.py")
 
 Template = dict[str, Any]
@@ -38,7 +37,7 @@ def add_log_container(spec: Template, role: str, security: Mapping[str, Any]) ->
             "image": ray["image"],
             "restartPolicy": "Always",
             "command": ["python3", "-ISuc", _SCRIPT.read_text(encoding="utf-8"), role],
-            "resources": {"requests": dict(_SIZE), "limits": dict(_LIMITS)},
+            "resources": {"requests": dict(_SIZE), "limits": dict(_SIZE)},
             "securityContext": {**security, "readOnlyRootFilesystem": True},
             "volumeMounts": [{**mount, "readOnly": True}],
         }

@@ -4,10 +4,6 @@ Given to a bare `python3 -c` as text: standard library only, Python 3.9. A recor
 `TAG OFFSET TEXT`: which log, where the line begins in it, in bytes, and the line. With `+` instead
 of the second blank the line goes on in the next record, for it is long or has no end yet.
 
-When the kubelet rotates the container's log, what is written at that moment never reaches who
-follows it. So from the size on at which that may happen each record is written a second time a
-little later, as `TAG=OFFSET TEXT`: the two can't fall into one rotation.
-
 On a head there is one log for each driver, its tag the CRC of the file's name; on a worker the
 files of all processes are one log, each line with who wrote it, as Ray shows them.
 """
@@ -19,7 +15,6 @@ import signal
 import sys
 import time
 import zlib
-from collections import deque
 from pathlib import Path
 
 LOGS = Path("/tmp/ray/session_latest/logs")  # noqa: S108 - where Ray keeps them
@@ -31,10 +26,6 @@ BUSY_S, IDLE_S = 0.1, 0.25  # between two reads
 ALIVE_S = 30.0  # so often a comment is written where nothing else is: an open stream is not dead
 QUIET_S = 0.5  # how long a line without its end waits for it
 LEAVE_S = 12.0  # how long after SIGTERM Ray may go on writing
-SAFE = 8 << 20  # bytes of the container's log that no kubelet rotates yet: it does at 10 MiB
-STAMP = 48  # bytes that the runtime puts before each record
-ECHO_S = 1.5  # between a record and its echo; a rotation takes milliseconds, and comes each 10 s
-RING = 8 << 20  # bytes that wait for their echo; when it is full, what is new waits
 
 
 class File:
@@ -190,9 +181,6 @@ class Shipper:
         self.files: dict[Path, File] = {}
         self.grew = 0.0
         self.wrote = time.monotonic()
-        self.size = 0  # of the container's log, at most, since its start
-        self.ring: deque[tuple[float, bytes]] = deque()  # what was written when
-        self.held = 0  # bytes in it
 
     def scan(self) -> None:
         """Find new files, and those that begin anew."""
@@ -209,11 +197,10 @@ class Shipper:
         for file in self.files.values():
             data = file.read()
             if data:
-                self.tell(self.kind.take(file, data))
+                self.write(self.kind.take(file, data))
                 moved = True
             elif file.part and now - file.grew > QUIET_S:
-                self.tell(self.kind.close(file))
-        self.echo()
+                self.write(self.kind.close(file))
         self.grew = now if moved else self.grew
         if now - self.wrote > ALIVE_S:
             self.write([b"#\n"])
@@ -225,41 +212,13 @@ class Shipper:
         while self.step():
             pass
         for file in self.files.values():
-            self.tell(self.kind.last(file))
-        self.echo_down_to(0)
-
-    def tell(self, out: list[bytes]) -> None:
-        """Records of one log; their echo is due later where this may fall into a rotation."""
-        self.write(out)
-        if out and self.size > SAFE:
-            data = b"".join(out)
-            self.ring.append((time.monotonic(), data))
-            self.held += len(data)
-            self.echo_down_to(RING)
-
-    def echo(self) -> None:
-        """Write a second time what was written so long ago."""
-        until = time.monotonic() - ECHO_S
-        while self.ring and self.ring[0][0] <= until:
-            _, data = self.ring.popleft()
-            self.held -= len(data)
-            tag = data[: data.index(b" ")]
-            # No record holds a newline: what follows one is the next record's tag.
-            echo = tag + b"=" + data[len(tag) + 1 :].replace(b"\n" + tag + b" ", b"\n" + tag + b"=")
-            self.write([echo])
-
-    def echo_down_to(self, size: int) -> None:
-        """Echo what is due, and wait for it, until no more than that is held."""
-        while self.held > size:
-            time.sleep(max(self.ring[0][0] + ECHO_S - time.monotonic(), 0))
-            self.echo()
+            self.write(self.kind.last(file))
 
     def write(self, out: list[bytes]) -> None:
         """All of it, at the reader's pace."""
         data = memoryview(b"".join(out))
         if data:
             self.wrote = time.monotonic()
-            self.size += len(data) + STAMP * sum(one.count(b"\n") for one in out)
         while data:
             data = data[os.write(self.out, data) :]
 

@@ -1,8 +1,7 @@
 """The log of one pod as its log container tells it, followed by a thread: each byte once.
 
 The container's records carry their place (`spec/ship_logs.py`), so after any break the same stream
-is opened again and what is known is passed over. What is missing between two records comes a
-second time, where a rotation cost it; what comes behind it waits for that. Else it is told as lost.
+is opened again and what is known is passed over; what is missing between two records is told.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ml_pipelines.backends.base import LogChunk
 from ml_pipelines.backends.kubeapi import KubeError, KubeInvalid, KubeNotFound
-from ml_pipelines.backends.kuberay.gaps import Held, Run
 from ml_pipelines.errors import BackendUnavailable
 from ml_pipelines.spec.logship import CONTAINER
 
@@ -26,10 +24,19 @@ STALL_S = 100.0  # the container says something every 30 s
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
 NOT_THERE = 3  # so often a pod is not found before its log is given up
 
-HOLD_BYTES = 12 << 20  # behind a gap: no more is written between a record and its echo
-PATIENCE_S = 6.0  # how long a gap waits for that
+_RECORD = re.compile(rb"(\d+)([ +])")
 
-_RECORD = re.compile(rb"([ =])(\d+)([ +])")
+
+class _Run:
+    """Bytes without a gap, from `start` on."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.data = bytearray()
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
 
 
 class PodLog:
@@ -48,18 +55,14 @@ class PodLog:
         start: int,
         room: int = BUFFER_BYTES,
         stall_s: float = STALL_S,
-        patience_s: float = PATIENCE_S,
     ) -> None:
         self._api = api
         self._path = path
-        self._tag = tag.encode()
+        self._tag = tag.encode() + b" "
         self._room = room
         self._stall_s = stall_s
-        self._patience_s = patience_s
         self._changed = threading.Condition()
-        self._runs: deque[Run] = deque()
-        self._held = Held()  # what lies behind a gap at `_next`
-        self._full = False  # the thread waits for room
+        self._runs: deque[_Run] = deque()
         self._floor = start  # what lies before it was read, and is no longer held
         self._next = start  # where the next record should begin
         self._turn = 0  # how often it began anew somewhere else
@@ -77,13 +80,12 @@ class PodLog:
             if not self._floor <= offset <= max(self._next, self._floor):
                 self._begin_at(offset)
             self._floor = offset
-            self._give_up()
             while self._runs and self._runs[0].end <= offset:
                 self._runs.popleft()
             self._changed.notify_all()
             if not self._runs:
                 self._raise_trouble()
-                return LogChunk(source, offset, b"", more=self._held.size > 0)
+                return LogChunk(source, offset, b"")
             run = self._runs[0]
             known = max(offset - run.start, 0)
             del run.data[:known]
@@ -137,9 +139,7 @@ class PodLog:
                 self.trouble, whole = None if waits else error, False
             wait = FIRST_WAIT_S if self._next != before else min(wait * 2, LONGEST_WAIT_S)
             self._wait(wait, over=over)
-        with self._changed:
-            self.over = True
-            self._give_up()
+        self.over = True
 
     def _wait(self, seconds: float, *, over: bool) -> None:
         with self._changed:
@@ -162,15 +162,11 @@ class PodLog:
     def _take(self, records: list[bytes], turn: int) -> bool:
         """Keep what is new, when there is room for it; False where the stream is of no more use."""
         with self._changed:
-            began, self._full = self._api.clock.monotonic(), True
             self._changed.wait_for(lambda: self._ends(turn) or self.held < self._room)
-            now, self._full = self._api.clock.monotonic(), False
             if self._ends(turn):
                 return False
-            self._held.delay(now - began)
             for record in records:
-                self._add(record, now)
-            self._give_up()
+                self._add(record)
             self._changed.notify_all()
             return True
 
@@ -182,59 +178,29 @@ class PodLog:
         """Bytes in memory."""
         return sum(len(run.data) for run in self._runs)
 
-    def _add(self, record: bytes, now: float) -> None:
-        expected = b"%s %d " % (self._tag, self._next)
+    def _add(self, record: bytes) -> None:
+        expected = b"%s%d " % (self._tag, self._next)
         if record.startswith(expected):  # nearly always
             self._append(self._next, record[len(expected) :] + b"\n")
             return
         found = _RECORD.match(record, len(self._tag)) if record.startswith(self._tag) else None
         if found is None:
             return
-        start = int(found[2])
-        text = record[found.end() :] + (b"\n" if found[3] == b" " else b"")
+        start = int(found[1])
+        text = record[found.end() :] + (b"\n" if found[2] == b" " else b"")
         known = max(self._next - start, 0)
-        if known >= len(text):
-            return
-        if start <= self._next:
-            self._append(self._next, text[known:])
-            return
-        self._held.add(start, text, now)
-        # Echoes come in order: what is missing before one comes no more.
-        while found[1] == b"=" and self._next < start:
-            self._skip()
+        if known < len(text):
+            self._append(start + known, text[known:])
 
-    def _give_up(self) -> None:
-        """Wait no longer for what is missing, where it comes no more."""
-        now = self._api.clock.monotonic()
-        while (
-            self._held.size
-            and not self._full
-            and (
-                self.over
-                or self._held.size > HOLD_BYTES
-                or now - self._held.waits_since() >= self._patience_s
-            )
-        ):
-            self._skip()
-
-    def _skip(self) -> None:
-        run = self._held.skip()
-        self._append(run.start, run.data)
-
-    def _append(self, start: int, text: bytes | bytearray) -> None:
+    def _append(self, start: int, text: bytes) -> None:
         if not self._runs or self._runs[-1].end != start:
-            self._runs.append(Run(start))
+            self._runs.append(_Run(start))
         self._runs[-1].data += text
         self._next = start + len(text)
-        while self._held.size and (run := self._held.take(self._next)):
-            known = self._next - run.start
-            self._runs[-1].data += run.data[known:]
-            self._next = max(self._next, run.end)
 
     def _begin_at(self, offset: int) -> None:
         """Another reader wants it from elsewhere: read the stream again from its beginning."""
         self._runs.clear()
-        self._held.clear()
         self._next = offset
         self._turn += 1
         self._abort()
