@@ -34,4 +34,4 @@ def test_a_detail_stands_below_its_row():
 def test_an_unknown_name_is_answered_with_those_there_are(capsys):
     """A misspelt benchmark runs nothing, and names the others."""
     assert main(["log"]) == 2
-    assert "'log'; there are: imports, logs, overhead" in capsys.readouterr().out
+    assert "'log'; there are: imports, kube_cancel, kube_create" in capsys.readouterr().out
