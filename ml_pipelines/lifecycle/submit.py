@@ -61,7 +61,8 @@ def submit(
     journal = platform.journal(run_key)
     state = journal.read()
     adopted = state.birth is not None
-    notices = () if state.ended else platform.backend.check(manifest)
+    # What was begun goes on, also where it would be refused today: a quota that it fills itself.
+    notices = () if adopted or state.ended else platform.backend.check(manifest)
     if exclusive and not state.ended:
         holds.take(exclusive, run_key, platform)
     if not adopted:

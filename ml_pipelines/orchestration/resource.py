@@ -14,24 +14,27 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import dagster as dg
 from pydantic import Field
 
 from ml_pipelines import settings
+from ml_pipelines.clock import Clock, SystemClock
 from ml_pipelines.errors import (
     BackendError,
+    BackendUnavailable,
     InvalidInput,
     JournalError,
     MlPipelinesError,
     NotFound,
     Refused,
     StorageError,
+    StorageUnavailable,
 )
 from ml_pipelines.job.verdict import Verdict
 from ml_pipelines.orchestration.config import in_launchpad_words
@@ -55,6 +58,11 @@ if TYPE_CHECKING:
     from ml_pipelines.spec.job import JobSpec, Limits
 
 EXPERIMENT_TAG = "experiment"
+# How long a run that goes on with an earlier one's job waits for storage or cluster to come back.
+AWAY_PATIENCE_S = 600.0
+AWAY_AGAIN_S = 10.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +161,10 @@ class RayJobs(dg.ConfigurableResource[Any]):
         """
         me = identify(context, what=what)
         try:
-            with self.connect() as control:
+            with ExitStack() as connection:
+                control = patiently(
+                    lambda: connection.enter_context(self.connect()), begun=me.retried
+                )
                 spec = _spec(me, context, module, cluster, limits, params)
                 return self._follow(context, control, spec, me)
         except InvalidInput as error:
@@ -172,7 +183,7 @@ class RayJobs(dg.ConfigurableResource[Any]):
             StepSink(context), sys.stdout, control.clock, interval_s=self.observation_interval_s
         )
         try:
-            job = control.submit(spec, me)
+            job = patiently(lambda: control.submit(spec, me), begun=me.retried)
             with closing(control.follow(job)) as events:
                 for event in events:
                     translator.tell(event)
@@ -207,6 +218,23 @@ class RayJobs(dg.ConfigurableResource[Any]):
             will_retry=run.tags.get(WILL_RETRY_TAG) == "true",
             leave=self.leave_when_cut_off,
         )
+
+
+def patiently(ask: Callable[[], T], *, begun: bool, clock: Clock | None = None) -> T:
+    """What `ask` returns. A job that was begun is not given up while storage or cluster is away.
+
+    A run that begins one is refused at once, with BackendUnavailable or StorageUnavailable.
+    """
+    clock = clock or SystemClock()
+    until = clock.monotonic() + (AWAY_PATIENCE_S if begun else 0.0)
+    while True:
+        try:
+            return ask()
+        except (StorageUnavailable, BackendUnavailable) as error:
+            if clock.monotonic() >= until:
+                raise
+            sys.stdout.write(f"[ml_pipelines] trying again in {AWAY_AGAIN_S:.0f} s: {error}\n")
+            clock.sleep(AWAY_AGAIN_S)
 
 
 def _spec(

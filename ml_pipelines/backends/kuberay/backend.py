@@ -102,7 +102,10 @@ class KubeRayBackend:
         except KubeAlreadyExists:
             pass  # `create` adopts it, or says whose it is
         except KubeRefused as error:
-            raise refusal(error, self._api.where) from error
+            told = refusal(error, self._api.where)
+            if isinstance(error, KubeForbidden) and error.quota:
+                return (f"{told.message.rstrip('.')}; the job waits for it.",)
+            raise told from error
         return ()
 
     def create(self, manifest: Manifest) -> RayJobView:
@@ -122,6 +125,11 @@ class KubeRayBackend:
                 made = found
                 break
             except KubeRefused as error:
+                # Quotas and rules are asked before the name: ours may be there all the same.
+                there = self._there(name)
+                if there is not None and not_ours(manifest, there) is None:
+                    made = there
+                    break
                 self._note_quota(name, error)
                 raise refusal(error, self._api.where) from error
         else:
@@ -130,6 +138,13 @@ class KubeRayBackend:
         self._missing.pop(name, None)
         self._watch(name, made).rayjobs.put(made)
         return views.rayjob_view(made)
+
+    def _there(self, name: str) -> Object | None:
+        """The RayJob of that name, where it is there and may be read."""
+        try:
+            return self._get(name)
+        except KubeRefused:
+            return None
 
     def _wait_for_quota(self, name: str) -> None:
         """A quota that is used up is asked for at most every 10 s."""
