@@ -31,14 +31,16 @@ class Instance:
         self.started += 1
         yield ended(me, {"auc": 0.7})
 
-    def run(self, *, parent: str | None = None) -> str:
+    def run(self, *, parent: str | None = None, tags: dict[str, str] | None = None) -> str:
         """One run, made as Dagster makes retries and re-executions; returns its id."""
         ray = fake_ray(self.control)
         defs = dg.Definitions(
             assets=[model], resources={"ray": ray}, executor=dg.in_process_executor
         )
         job = defs.resolve_implicit_global_asset_job_def()
-        run = self.instance.create_run_for_job(job, parent_run_id=parent, root_run_id=parent)
+        run = self.instance.create_run_for_job(
+            job, parent_run_id=parent, root_run_id=parent, tags=tags
+        )
         if parent is not None and self.is_retry:
             self.instance.add_run_tags(parent, {"dagster/auto_retry_run_id": run.run_id})
         assert execute_run(InMemoryJob(job), run, self.instance, raise_on_error=True).success
@@ -71,3 +73,11 @@ def test_a_manual_re_execution_starts_anew(dagster: Instance) -> None:
     dagster.run(parent=dagster.run())
     assert len(set(keys(dagster))) == 2
     assert dagster.started == 2
+
+
+def test_whose_job_it_is_stands_in_the_runs_tags(dagster: Instance) -> None:
+    """In a cluster all runs have one account: owner, team and experiment come from their tags."""
+    tags = {"owner": "ann@example.org", "team": "ads", "experiment": "wide"}
+    dagster.run(tags=tags)
+    [(spec, _)] = dagster.control.submitted
+    assert (spec.owner, spec.team, spec.experiment) == ("ann@example.org", "ads", "wide")

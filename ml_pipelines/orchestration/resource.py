@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ml_pipelines.spec.cluster import ClusterSpec
     from ml_pipelines.spec.job import JobSpec, Limits
 
-EXPERIMENT_TAG = "experiment"
+OWNER_TAG, TEAM_TAG, EXPERIMENT_TAG = "owner", "team", "experiment"
 # How long a run that goes on with an earlier one's job waits for storage or cluster to come back.
 AWAY_PATIENCE_S = 600.0
 AWAY_AGAIN_S = 10.0
@@ -258,8 +258,9 @@ def _spec(
             "limits": limits or Limits(),
             "params": dict(params),
             "owes_result": True,
-            "owner": config.owner,
-            "team": config.team,
+            # A run's own tags first: in a cluster all runs have one account and environment.
+            "owner": context.run.tags.get(OWNER_TAG) or config.owner,
+            "team": context.run.tags.get(TEAM_TAG) or config.team,
             "experiment": context.run.tags.get(EXPERIMENT_TAG, ""),
         },
     )
