@@ -57,7 +57,7 @@ CASES = (
     Case("provisioning, just created", _phase(Phase.PROVISIONING)),
     Case("waiting for a machine", _phase(Phase.PROVISIONING, "no machine"), pool="nowhere"),
     Case("machines ready, driver not started", _phase(Phase.PENDING)),
-    Case("running", _said("here")),
+    Case("running", _phase(Phase.RUNNING)),
     Case("finishing", _said("bye"), seconds=3),
 )
 GOAL = f"<= {GOAL_S:g} s"
