@@ -15,9 +15,9 @@ from typing import Any
 from benchmarks.kube import Bench, bench, cluster_here, not_run
 from benchmarks.row import Row
 
-QUICK, SLOW = 150, 70  # lines at ten a second, then at one a second
+QUICK, SLOW = 100, 68  # lines at ten a second, then at one a second
 TOGETHER = 5
-STAGGER_S = 6.0
+STAGGER_S = 4.0
 LIMIT_S = 280.0
 LAG_GOAL_S, END_GOAL_S, RATE_GOAL = 1.0, 2.0, 0.05
 
@@ -82,9 +82,11 @@ def _lag(report: Report) -> Row:
 def _end(reports: list[Report]) -> Row:
     ends = [report["end_s"] for report in reports]
     median = statistics.median(ends)
+    after = statistics.median(report["end_s"] - report["judged_s"] for report in reports)
     return Row(
         END, round(median, 2), "s", ROWS[1][1], median <= END_GOAL_S,
-        f"{len(ends)} jobs: {', '.join(f'{end:.2f}' for end in ends)} s (the first alone)",
+        f"{len(ends)} jobs: {', '.join(f'{end:.2f}' for end in ends)} s (the first alone); "
+            f"{after:.2f} s of it after the verdict; KubeRay asks Ray each 3 s",
     )  # fmt: skip
 
 

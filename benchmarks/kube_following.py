@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from benchmarks.local_ray import new_key
 from benchmarks.requests_made import Requests
 from benchmarks.small import small_job
-from ml_pipelines.job.events import Event, JobEnded, LogLine, PhaseChanged
+from ml_pipelines.job.events import AttemptEnded, Event, JobEnded, LogLine, PhaseChanged
 from ml_pipelines.lifecycle import follow, open_platform, submit
 
 CODE = """
@@ -34,12 +34,14 @@ class Report:
     """What was seen of one job: seconds, but `requests` by kind.
 
     `steady` are those of the `steady_s` in which the driver ran and nothing else happened;
-    `started_s` is from submit to the first line.
+    `started_s` is from submit to the first line; `judged_s` and `end_s` are from the driver's end
+    to its attempt's verdict, and to the run's end.
     """
 
     lags: list[float] = field(default_factory=list)
     started_s: float = 0.0
     driver_ended_at: float = 0.0
+    judged_s: float = 0.0
     end_s: float = 0.0
     phase: str = ""
     seconds: float = 0.0
@@ -81,6 +83,8 @@ def _note(event: Event, report: Report, at: float) -> None:
         report.driver_ended_at = float(event.text.removeprefix("end "))
     elif isinstance(event, PhaseChanged):
         report.told.append((round(at, 1), f"{event.phase}: {event.sentence}"))
+    elif isinstance(event, AttemptEnded):
+        report.judged_s = now - report.driver_ended_at
     elif isinstance(event, JobEnded):
         report.phase = str(event.phase)
         report.end_s = now - report.driver_ended_at
