@@ -17,8 +17,8 @@ import yaml
 
 from benchmarks.row import Row
 from benchmarks.small import POOL
+from ml_pipelines.backends.base import Scope
 from ml_pipelines.lifecycle import Platform, open_platform
-from ml_pipelines.lifecycle.platform import Scope
 from ml_pipelines.settings import LAKE_VARIABLE, RUNS_VARIABLE, Settings, load, s3_endpoint
 from ml_pipelines.storage import open_store
 from ml_pipelines_tests.cluster import Cluster, Namespace, make_namespace

@@ -73,6 +73,7 @@ class FakeBackend:
     lost_answers: int = 0
     location: str = "here#boot1"
     name: str = "local"
+    streams_logs: bool = False
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     created: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)

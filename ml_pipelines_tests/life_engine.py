@@ -203,6 +203,7 @@ class LifeBackend:
     """One process' way to the engine: it may not answer, or answer no more."""
 
     name = "local"
+    streams_logs = False
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor

@@ -15,9 +15,12 @@ import pytest
 from ml_pipelines.orchestration.computelogs import SteadyComputeLogs
 
 ROOT = Path(__file__).parents[1]
+# The tests may have been started in the background, where a shell has Ctrl-C ignored.
 STEP = """
-import os, sys, time
+import signal, time
 import dagster as dg
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with dg.DagsterInstance.get() as instance:
     with instance.compute_log_manager.capture_logs(["run", "compute_logs", "step"]):

@@ -42,6 +42,7 @@ class Streaming(FakeBackend):
     """Logs as streams, which lag; a queue evicts the driver after `evicted_s`."""
 
     name: str = "kuberay"
+    streams_logs: bool = True
     lag_s: float = 0.3
     evicted_s: float = 1e9
     loses: int = 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from ml_pipelines.job.observation import Observation, RayJobView
 
 Manifest = Mapping[str, Any]
+Scope = Literal["job", "namespace"]
+"""What a backend watches: the jobs that this process follows, or all of its namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,12 @@ class Backend(Protocol):
     """One way to run RayJobs.
 
     Every call has a time-out and retries what is temporary; what remains is raised as
-    BackendUnavailable (keep watching) or BackendRefused (permanent).
+    BackendUnavailable (keep watching) or BackendRefused (permanent). Where it `streams_logs`, what
+    is written takes a moment to be read, and each Ray cluster's driver has a log of its own.
     """
 
     name: str
+    streams_logs: bool
 
     @property
     def place(self) -> Place:

@@ -119,7 +119,7 @@ def _keep_log(run_key: str, platform: Platform, keep_s: float) -> None:
 
 def _driver_of(run_key: str, attempt: AttemptRecord, platform: Platform) -> tuple[str, str]:
     """What to ask the backend for, and under which name it is kept."""
-    if platform.backend.name == "local":
+    if not platform.backend.streams_logs:
         return DRIVER, DRIVER
     rayjob = platform.backend.observe(attempt.name).rayjob
     cluster = rayjob.cluster_name if rayjob else ""

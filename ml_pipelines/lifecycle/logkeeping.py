@@ -228,9 +228,9 @@ def last_start(store: Store, run_key: str, attempt: int) -> str:
 def finish_others(keeper: LogKeeper, run_key: str, attempt: int) -> None:
     """Make each of an attempt's other logs one object too. Raises StorageError."""
     for source in kept_sources(keeper.store, run_key, attempt):
-        other = LogKeeper(keeper.store, run_key, attempt, keeper.clock, source=source)
-        if other.path != keeper.path:
-            other.finish()
+        _, path = _places(run_key, attempt, source)
+        if path != keeper.path:
+            LogKeeper(keeper.store, run_key, attempt, keeper.clock, source=source).finish()
 
 
 def _in_order(source: str) -> tuple[bool, int, str]:

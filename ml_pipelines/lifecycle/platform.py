@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from ml_pipelines.backends.base import Backend
+from ml_pipelines.backends.base import Backend, Scope
 from ml_pipelines.clock import Clock, SystemClock
 from ml_pipelines.errors import InvalidInput
 from ml_pipelines.journal.lease import Observer, Process
@@ -18,7 +17,6 @@ from ml_pipelines.spec.pools import Pools, load_pools
 from ml_pipelines.spec.reach import shared_folder
 from ml_pipelines.storage import Store, open_store
 
-Scope = Literal["job", "namespace"]
 APPEND_S = 10.0  # a loop that waits longer for one entry would be blind meanwhile
 
 

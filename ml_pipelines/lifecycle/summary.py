@@ -152,7 +152,7 @@ class _Reading:
         key, number = self.journal.run_key, self.record.number
         for chunk in kept_chunks(self.platform.store, key, number, self.kept_as):
             yield from lines.feed_chunk(chunk)
-        streamed = self.platform.backend.name != "local"
+        streamed = self.platform.backend.streams_logs
         heard = clock.monotonic()
         while not _over(self.journal.read(), number):
             try:

@@ -42,7 +42,7 @@ class LogTail:
         self._job = job
         self._number, self._name = attempt.number, attempt.name
         self._platform = platform
-        self._streamed = platform.backend.name != "local"
+        self._streamed = platform.backend.streams_logs
         self._keeper: LogKeeper | None = None
         self._source = "" if self._streamed else DRIVER  # what the backend is asked for
         self._cluster = ""

@@ -16,6 +16,7 @@ PREFIX = "ml-pipelines.dev/"
 _HASH_LENGTH = 10
 _PARTITION_LENGTH = 12
 _LAST_ATTEMPT = 999
+_ATTEMPT = re.compile(r"(.+)-a\d+")
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 
@@ -39,6 +40,12 @@ def attempt_name(run_key: str, number: int) -> str:
     if not 1 <= number <= _LAST_ATTEMPT:
         raise ValueError(f"attempt {number} is not within 1 and {_LAST_ATTEMPT}")
     return f"{run_key}-a{number}"
+
+
+def run_key_of(name: str) -> str:
+    """The run key of an attempt's name; empty for a name that `attempt_name` can't have made."""
+    found = _ATTEMPT.fullmatch(name)
+    return found[1] if found else ""
 
 
 def partition_slug(partition: str) -> str:

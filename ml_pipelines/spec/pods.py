@@ -200,18 +200,17 @@ def _with_room(size: _Size, pool: Pool, beside: list[dict[str, str]]) -> dict[st
     what runs beside it is smaller than the machine, and stays too.
     """
     cpu, memory = cpu_cores(size.cpu), memory_bytes(size.memory)
-    least_cpu, least_memory = cpu / 2, memory // 2
-    more_cpu = sum(cpu_cores(other["cpu"]) for other in beside)
-    more_memory = sum(memory_bytes(other["memory"]) for other in beside)
-    cpu = min(cpu, (cpu_cores(pool.cpu) if "cpu" in size.by_user else cpu) - more_cpu)
-    memory = min(
-        memory, (memory_bytes(pool.memory) if "memory" in size.by_user else memory) - more_memory
-    )
+    rest = {
+        "cpu": (cpu_cores(pool.cpu) if "cpu" in size.by_user else cpu)
+        - sum(cpu_cores(other["cpu"]) for other in beside),
+        "memory": (memory_bytes(pool.memory) if "memory" in size.by_user else memory)
+        - sum(memory_bytes(other["memory"]) for other in beside),
+    }
     changed = {}
-    if least_cpu <= cpu < cpu_cores(size.cpu):
-        changed["cpu"] = millicores(round(cpu, 3))
-    if least_memory <= memory < memory_bytes(size.memory):
-        changed["memory"] = mebibytes(memory)
+    if cpu / 2 <= rest["cpu"] < cpu:
+        changed["cpu"] = millicores(round(rest["cpu"], 3))
+    if memory / 2 <= rest["memory"] < memory:
+        changed["memory"] = mebibytes(int(rest["memory"]))
     return changed
 
 

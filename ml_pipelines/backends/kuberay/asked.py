@@ -6,9 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends.kubeapi import KubeError, KubeForbidden, path_of
-from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text, as_time, conditions
-from ml_pipelines.backends.kuberay.pods import NODE_TYPE
+from ml_pipelines.backends.kuberay.fields import (
+    as_dict,
+    as_list,
+    as_text,
+    as_time,
+    conditions,
+    is_head,
+)
 from ml_pipelines.backends.kuberay.views import node_of
+from ml_pipelines.job.status import DEPLOYMENT_ENDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +31,6 @@ EVENTS_EVERY_S = 10.0
 ALL_EVENTS_EVERY_S = 1.0  # for all jobs of this process together
 LITTLE_SKEW_S = 3.0  # the server tells whole seconds, and answers take a moment
 NODES_AGAIN_S = 600.0  # after an answer that they may not be read
-_ENDED = frozenset({"Complete", "Failed", "ValidationFailed"})
 
 
 @dataclass(slots=True)
@@ -83,7 +89,7 @@ def pending(seen: Seen) -> bool:
         return False
     status = as_dict(seen.rayjob.get("status"))
     deployment = status.get("jobDeploymentStatus")
-    if deployment in _ENDED:
+    if deployment in DEPLOYMENT_ENDS:
         return False
     return deployment != "Running" or any(map(_unready, seen.pods))
 
@@ -125,7 +131,7 @@ def _unready(pod: Object) -> bool:
 
 
 def _head_first(pod: Object) -> bool:
-    return as_dict(pod["metadata"].get("labels")).get(NODE_TYPE) != "head"
+    return not is_head(pod)
 
 
 class Skew:

@@ -5,16 +5,14 @@ What is observed comes from the watches of this process; a look costs no request
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends import rayjob
-from ml_pipelines.backends.base import LogChunk, Manifest, Place
+from ml_pipelines.backends.base import LogChunk, Manifest, Place, Scope
 from ml_pipelines.backends.kubeapi import (
     KubeAlreadyExists,
-    KubeError,
     KubeForbidden,
     KubeNotFound,
     KubeRefused,
@@ -22,14 +20,21 @@ from ml_pipelines.backends.kubeapi import (
 )
 from ml_pipelines.backends.kuberay import dashboard, views
 from ml_pipelines.backends.kuberay.asked import Events, Nodes, Skew
-from ml_pipelines.backends.kuberay.fields import as_dict, as_text
+from ml_pipelines.backends.kuberay.fields import (
+    CLUSTER_LABEL,
+    as_dict,
+    as_text,
+    is_head,
+    labels_of,
+)
 from ml_pipelines.backends.kuberay.logs import JobLogs
 from ml_pipelines.backends.kuberay.refusals import not_ours, refusal
-from ml_pipelines.backends.kuberay.watches import Scope, Seen, Watch, Watches
+from ml_pipelines.backends.kuberay.watches import Seen, Watch, Watches
 from ml_pipelines.errors import BackendError, BackendUnavailable
 from ml_pipelines.job.observation import Observation, RayJobView
 from ml_pipelines.job.status import DEPLOYMENT_ENDS
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
+from ml_pipelines.spec.naming import run_key_of
 
 if TYPE_CHECKING:
     from ml_pipelines.backends.kubeapi import Api
@@ -40,8 +45,6 @@ if TYPE_CHECKING:
 CONFIRM_AGAIN_S = 3.0  # between two questions whether a RayJob is really not there
 QUOTA_AGAIN_S = 10.0
 QUOTA_PATIENCE_S = 900.0
-
-_ATTEMPT = re.compile(r"(.+)-a\d+")
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class KubeRayBackend:
     """
 
     name = "kuberay"
+    streams_logs = True
 
     def __init__(self, api: Api, clock: Clock, *, scope: Scope = "job") -> None:
         self._api = api
@@ -166,7 +170,7 @@ class KubeRayBackend:
     # ── observe ─────────────────────────────────────────────────────────────────────────────
 
     def observe(self, name: str) -> Observation:
-        run_key = _run_key_of(name)
+        run_key = run_key_of(name)
         if not run_key:
             return self._observe_once(name)
         watch = self._watches.of(run_key)
@@ -241,7 +245,7 @@ class KubeRayBackend:
     # ── the rest ────────────────────────────────────────────────────────────────────────────
 
     def read_log(self, name: str, source: str, offset: int, limit: int) -> LogChunk:
-        run_key = _run_key_of(name)
+        run_key = run_key_of(name)
         if not run_key:
             return LogChunk(source, offset, b"")
         watch = self._watches.of(run_key)
@@ -294,20 +298,13 @@ class KubeRayBackend:
         return path_of("rayjobs", self._api.namespace, name)
 
     def _watch(self, name: str, made: Manifest) -> Watch:
-        return self._watches.of(rayjob.run_key(made) or _run_key_of(name))
+        return self._watches.of(rayjob.run_key(made) or run_key_of(name))
 
 
-def _not_seen(error: KubeError, api: Api) -> BackendError:
+def _not_seen(error: KubeRefused, api: Api) -> BackendError:
     """Whether it is there can't be seen: that is no answer, so whoever watches goes on."""
-    assert isinstance(error, KubeRefused)
     told = refusal(error, api.where)
     return BackendUnavailable(told.message, remedy=told.remedy)
-
-
-def _run_key_of(name: str) -> str:
-    """The run key of an attempt's name, see `naming.attempt_name`; empty for any other name."""
-    found = _ATTEMPT.fullmatch(name)
-    return found[1] if found else ""
 
 
 def _lacks_head(seen: Seen) -> bool:
@@ -318,8 +315,8 @@ def _lacks_head(seen: Seen) -> bool:
         return False
     current = as_text(status.get("rayClusterName"))
     return not any(
-        as_dict(pod["metadata"].get("labels")).get("ray.io/node-type") == "head"
-        and as_dict(pod["metadata"].get("labels")).get("ray.io/cluster") == current
+        is_head(pod)
+        and labels_of(pod).get(CLUSTER_LABEL) == current
         and not pod["metadata"].get("deletionTimestamp")
         for pod in seen.pods
     )

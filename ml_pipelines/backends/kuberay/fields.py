@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# What the operator writes on each pod of a Ray cluster.
+CLUSTER_LABEL = "ray.io/cluster"
+GROUP_LABEL = "ray.io/group"
+NODE_TYPE_LABEL = "ray.io/node-type"
+
 
 def as_dict(value: object) -> Mapping[str, Any]:
     """A mapping; empty where it isn't one."""
@@ -31,6 +36,16 @@ def as_time(value: object) -> datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def labels_of(made: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An object's labels."""
+    return as_dict(as_dict(made.get("metadata")).get("labels"))
+
+
+def is_head(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod of a Ray cluster is its head."""
+    return labels_of(pod).get(NODE_TYPE_LABEL) == "head"
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends.base import LogChunk
 from ml_pipelines.backends.kubeapi import path_of
-from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text
+from ml_pipelines.backends.kuberay.fields import (
+    CLUSTER_LABEL,
+    as_dict,
+    as_list,
+    as_text,
+    is_head,
+    labels_of,
+)
 from ml_pipelines.backends.kuberay.podlog import BUFFER_BYTES, PodLog
 from ml_pipelines.spec.logship import CONTAINER, DRIVER_LOG, WORKER_TAG
 
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
     Object = Mapping[str, Any]
 
 WORKER_BYTES = 1 << 20  # of each worker that wait to be read
-_CLUSTER, _NODE_TYPE = "ray.io/cluster", "ray.io/node-type"
 
 
 @dataclass(slots=True)
@@ -125,9 +131,9 @@ def _learn(attempt: _Attempt, rayjob: Object | None, pods: Iterable[Object]) -> 
         attempt.job_ids[cluster] = job_id
     for pod in pods:
         metadata = as_dict(pod.get("metadata"))
-        name, labels = as_text(metadata.get("name")), as_dict(metadata.get("labels"))
-        if labels.get(_NODE_TYPE) == "head":
-            attempt.heads.setdefault(as_text(labels.get(_CLUSTER)), name)
+        name = as_text(metadata.get("name"))
+        if is_head(pod):
+            attempt.heads.setdefault(as_text(labels_of(pod).get(CLUSTER_LABEL)), name)
         state = log_state(pod)
         if state is not None:
             attempt.begun[name] = state

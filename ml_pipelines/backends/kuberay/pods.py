@@ -6,7 +6,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends import rayjob
-from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text, as_time, conditions
+from ml_pipelines.backends.kuberay.fields import (
+    GROUP_LABEL,
+    as_dict,
+    as_list,
+    as_text,
+    as_time,
+    conditions,
+    is_head,
+    labels_of,
+)
 from ml_pipelines.backends.kuberay.logs import log_state
 from ml_pipelines.errors import InvalidInput
 from ml_pipelines.job.observation import ContainerView, PodView
@@ -18,7 +27,6 @@ if TYPE_CHECKING:
 
     Object = Mapping[str, Any]
 
-NODE_TYPE = "ray.io/node-type"
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _SPOT = {
     "cloud.google.com/gke-spot": "true",
@@ -34,13 +42,13 @@ _UNREACHABLE = "DeletionByTaintManager"
 def pod_view(pod: Object, node: Mapping[str, str]) -> PodView:
     """The pod; `node` are its node's labels, empty where they can't be read."""
     metadata, spec, status = pod["metadata"], as_dict(pod.get("spec")), as_dict(pod.get("status"))
-    labels = as_dict(metadata.get("labels"))
+    labels = labels_of(pod)
     phase, reason, message = _phase(spec, status)
     return PodView(
         name=as_text(metadata.get("name")),
         uid=as_text(metadata.get("uid")),
-        role="head" if labels.get(NODE_TYPE) == "head" else "worker",
-        group=as_text(labels.get("ray.io/group")),
+        role="head" if is_head(pod) else "worker",
+        group=as_text(labels.get(GROUP_LABEL)),
         phase=phase,
         reason=reason,
         message=message,

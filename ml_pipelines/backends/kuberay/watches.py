@@ -6,22 +6,27 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends.kubeapi import Reflector, path_of
 from ml_pipelines.backends.kuberay import keep
-from ml_pipelines.backends.kuberay.fields import as_dict, as_list, as_text
+from ml_pipelines.backends.kuberay.fields import (
+    CLUSTER_LABEL,
+    as_dict,
+    as_list,
+    as_text,
+    labels_of,
+)
 from ml_pipelines.spec.manifest import QUEUE_LABEL, RUN_KEY_LABEL
 
 if TYPE_CHECKING:
+    from ml_pipelines.backends.base import Scope
     from ml_pipelines.backends.kubeapi import Api
 
     Object = dict[str, Any]
 
-Scope = Literal["job", "namespace"]
 FIRST_LIST_S = 15.0  # how long the first look at a job waits for the first answers
 IDLE_S = 600.0  # a job's watches end when nobody has asked for it so long
-CLUSTER_LABEL = "ray.io/cluster"
 WORKLOAD_OWNER_LABEL = "kueue.x-k8s.io/job-uid"
 
 
@@ -110,7 +115,7 @@ class Watch:
         if at != now:
             found = defaultdict(list)
             for pod in self.pods.items():
-                cluster = as_text(as_dict(pod["metadata"].get("labels")).get(CLUSTER_LABEL))
+                cluster = as_text(labels_of(pod).get(CLUSTER_LABEL))
                 # The operator adds a dash and five characters to the RayJob's name.
                 found[cluster.rpartition("-")[0]].append(pod)
             self._by_job = (now, dict(found))

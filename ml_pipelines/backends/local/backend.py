@@ -71,6 +71,7 @@ class LocalBackend:
     """RayJobs on this machine. `state` is the folder of `objects.Objects`."""
 
     name = "local"
+    streams_logs = False
 
     def __init__(
         self, state: Path, clock: Clock,

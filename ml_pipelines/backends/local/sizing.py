@@ -128,20 +128,25 @@ def _wanted(group: Mapping[str, Any], default_name: str) -> GroupPlan:
     by_user = rayjob.template_metadata(group, "annotations").get(SIZED_BY_USER_ANNOTATION, "")
     gpus = sum(int(value) for key, value in asked.items() if "gpu" in key or "mig-" in key)
     workers = int(group.get("replicas") or group.get("minReplicas") or 1)
-    cpu, memory = asked.get("cpu", "1"), asked.get("memory", "1Gi")
-    beside = rayjob.log_container_requests(group)  # which is part of a pool's size, and not here
-    spare = {name: value for name, value in beside.items() if name not in by_user.split(",")}
+    fixed = tuple(field.strip() for field in by_user.split(",") if field.strip())
+    asked = {"cpu": "1", "memory": "1Gi", **asked}
+    cpu, memory = cpu_cores(asked["cpu"]), memory_bytes(asked["memory"])
+    beside = rayjob.log_container_requests(group)  # part of a pool's size, and not there locally
+    if beside and "cpu" not in fixed:
+        cpu += cpu_cores(beside["cpu"])
+    if beside and "memory" not in fixed:
+        memory += memory_bytes(beside["memory"])
     return GroupPlan(
         name=str(group.get("groupName") or default_name),
         pool=labels.get(rayjob.POOL, ""),
         spot=labels.get(rayjob.SPOT, "") == "true",
         workers=workers,
-        cpu=cpu_cores(cpu) + (cpu_cores(spare["cpu"]) if "cpu" in spare else 0.0),
-        memory=memory_bytes(memory) + (memory_bytes(spare["memory"]) if "memory" in spare else 0),
+        cpu=cpu,
+        memory=memory,
         gpus=gpus,
         least=min(int(group.get("minReplicas") or workers), workers),
-        fixed=tuple(field.strip() for field in by_user.split(",") if field.strip()),
-        asked={"cpu": cpu, "memory": memory, "gpus": str(gpus)},
+        fixed=fixed,
+        asked={"cpu": asked["cpu"], "memory": asked["memory"], "gpus": str(gpus)},
     )
 
 
