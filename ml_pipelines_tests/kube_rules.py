@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ml_pipelines_tests.cluster import Namespace
+from ml_pipelines_tests.cluster import KubectlFailed, Namespace, wait_for
 
 Object = dict[str, Any]
 _CREATED = {
@@ -20,14 +20,28 @@ _API = "admissionregistration.k8s.io/v1"
 
 
 @contextmanager
-def applied(namespace: Namespace, objects: list[Object]) -> Iterator[ExitStack]:
-    """Within: the cluster has these objects; closing what it gives takes them away earlier."""
+def applied(namespace: Namespace, objects: list[Object], said: str) -> Iterator[ExitStack]:
+    """Within: RayJobs are refused in these words; closing what it gives lifts the rule earlier.
+
+    The server knows a rule, and that it is gone, a moment after it was told.
+    """
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     with ExitStack() as within:
+        within.callback(wait_for, "RayJobs can be made", lambda: not _refusal(namespace))
         delete = ("delete", "--ignore-not-found", "-f", "-")
         within.callback(namespace.cluster.kubectl, *delete, input=text)
         namespace.cluster.kubectl("apply", "-f", "-", input=text)
+        wait_for(f"{said} is refused", lambda: said in _refusal(namespace))
         yield within
+
+
+def _refusal(namespace: Namespace) -> str:
+    try:
+        namespace.create(suspended("is-it-so"))
+    except KubectlFailed as error:
+        return str(error)
+    namespace.kubectl("delete", "rayjob", "is-it-so")
+    return ""
 
 
 def policy(namespace: Namespace, expression: str, message: str) -> list[Object]:
