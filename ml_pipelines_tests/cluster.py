@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from ml_pipelines.clock import SystemClock
-from ml_pipelines.spec.pools import Pools, load_pools
+from ml_pipelines.spec.pools import Pool, Pools, load_pools
 
 OVERLAY = Path(__file__).parents[1] / "deploy" / "overlays" / "test-cluster"
 STORAGE_SECRET = "ml-pipelines-storage"
@@ -32,6 +32,7 @@ RAY_ACCOUNT = "ml-pipelines-ray"
 
 _NO_CLUSTER = "needs a Kubernetes with KubeRay: set KUBECONFIG"
 _NO_TOOL = "breaks the cluster on purpose: set MLP_CLUSTER_TOOL to the command that can"
+_NO_STORAGE = "needs an S3 server: set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
 _BASE_NAME = "ml-pipelines"
 _UNSCOPED = ("ClusterRole", "ClusterRoleBinding", "PersistentVolume", "Namespace")
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -103,8 +104,7 @@ class Cluster:
         `what` is `operator`, `api` or `s3` (stopped), or, with a node's name, `cut` (its link is
         down), `kill` (power loss) or `preempt` (spot notice). Skips the test where nothing can.
         """
-        if not self.tool:
-            pytest.skip(_NO_TOOL)
+        self.needs_tool()
         if node:
             options = ["--grace", str(grace_s)] if what == "preempt" else []
             begin, end = [what, node, *options], ["heal" if what == "cut" else "start", node]
@@ -133,9 +133,13 @@ class Cluster:
 
     def add(self, what: str, *options: str) -> None:
         """Add `kueue` or `kwok`, where it is not yet there. Skips the test where nothing can."""
+        self.needs_tool()
+        self._tool("add", what, *options)
+
+    def needs_tool(self) -> None:
+        """Skips the test where nothing can break the cluster's parts, and heal them."""
         if not self.tool:
             pytest.skip(_NO_TOOL)
-        self._tool("add", what, *options)
 
     def _tool(self, *args: str) -> None:
         done = subprocess.run(
@@ -231,6 +235,10 @@ def namespace(
     """A namespace of this module's own, with all of `deploy/`; it goes with all that is in it."""
     module = request.module.__name__.rpartition(".")[2].removeprefix("test_")
     slug = re.sub(r"[^a-z0-9]+", "-", module.lower()).strip("-")[:30]
+    for pool in load_pools(OVERLAY / "platform.yaml").pools.values():
+        if not _nodes_of(pool, cluster):
+            labels = ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
+            pytest.skip(f"needs nodes labelled {labels}, with {pool.gpus} {pool.gpu_resource}")
     with make_namespace(
         cluster, f"mlp-{slug}-{uuid.uuid4().hex[:6]}", tmp_path_factory.mktemp("platform")
     ) as made:
@@ -241,6 +249,14 @@ def namespace(
 def pools(namespace: Namespace) -> Pools:
     """The pools of the test cluster's platform file."""
     return namespace.pools
+
+
+def storage_of(namespace: Namespace, name: str = "") -> dict[str, str]:
+    """Lake and run storage of this namespace's own, on S3. Skips the test where there is none."""
+    if not all(os.environ.get(key) for key in ("AWS_ENDPOINT_URL", *_KEYS)):
+        pytest.skip(_NO_STORAGE)
+    below = f"{namespace.name}/{name}" if name else namespace.name
+    return {"MLP_LAKE": f"s3://lake/{below}", "MLP_RUNS": f"s3://runs/{below}"}
 
 
 @contextlib.contextmanager
@@ -285,6 +301,16 @@ def remove_namespace(cluster: Cluster, name: str, *, timeout_s: float = 120) -> 
         return False
 
     wait_for(f"namespace {name} is gone", gone, timeout_s=timeout_s)
+
+
+def _nodes_of(pool: Pool, cluster: Cluster) -> list[str]:
+    """The nodes that this pool's pods may use."""
+    return [
+        node["metadata"]["name"]
+        for node in cluster.items("nodes")
+        if pool.node_selector.items() <= node["metadata"].get("labels", {}).items()
+        and int(node["status"]["allocatable"].get(pool.gpu_resource, 0)) >= pool.gpus
+    ]
 
 
 def _platform(shared: Path | None) -> str:

@@ -27,7 +27,7 @@ from ml_pipelines.spec.cluster import ClusterSpec
 from ml_pipelines.spec.job import JobSpec
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
 from ml_pipelines.storage import open_store
-from ml_pipelines_tests.cluster import Namespace, wait_for
+from ml_pipelines_tests.cluster import Namespace, storage_of, wait_for
 
 START_S = 200.0  # a Ray cluster's start on a machine that is busy with others
 GONE_S = 45.0
@@ -266,9 +266,3 @@ def _with_spare(namespace: Namespace) -> Path:
         platform["pools"]["spare"] = {key: value for key, value in spot.items() if key != "gpus"}
         path.write_text(yaml.safe_dump(platform, sort_keys=False), encoding="utf-8")
     return path
-
-
-def storage_of(namespace: Namespace, name: str = "") -> dict[str, str]:
-    """Lake and run storage of this namespace's own, on S3."""
-    below = f"{namespace.name}/{name}" if name else namespace.name
-    return {"MLP_LAKE": f"s3://lake/{below}", "MLP_RUNS": f"s3://runs/{below}"}

@@ -11,7 +11,7 @@ from ml_pipelines import settings
 from ml_pipelines.cli import kube_doctor
 from ml_pipelines.cli.health import Finding, Level
 from ml_pipelines.spec.pools import Pool, Pools
-from ml_pipelines_tests.cluster import RUNS_ACCOUNT
+from ml_pipelines_tests.cluster import RUNS_ACCOUNT, storage_of
 
 if TYPE_CHECKING:
     from ml_pipelines_tests.cluster import Namespace
@@ -22,9 +22,7 @@ OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
 def seen(namespace: Namespace, home: Path, pools: Pools | None = None) -> dict[str, Finding]:
     """What the doctor finds, by what it is about."""
-    environ = namespace.environment() | {
-        "MLP_HOME": str(home), "MLP_RUNS": "s3://runs/doctor", "MLP_LAKE": "s3://lake/doctor"
-    }  # fmt: skip
+    environ = {"MLP_HOME": str(home), **namespace.environment(), **storage_of(namespace)}
     here = settings.load(environ)
     return {each.what: each for each in kube_doctor.examine(here, pools or namespace.pools)}
 

@@ -235,6 +235,7 @@ def test_nodes_that_die(cluster: Cluster, namespace: Namespace) -> None:
 
     Each lost machine ends its attempt with the evidence, and the next one goes through.
     """
+    cluster.needs_tool()
     with ExitStack() as only_one:
         cluster.kubectl("cordon", "spot-1")
         only_one.callback(cluster.kubectl, "uncordon", "spot-1")

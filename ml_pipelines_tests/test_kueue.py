@@ -19,7 +19,7 @@ from ml_pipelines.journal.state import JournalState
 from ml_pipelines.lifecycle.logkeeping import kept_log
 from ml_pipelines.lifecycle.platform import Platform
 from ml_pipelines.spec.job import JobSpec
-from ml_pipelines_tests.cluster import CLOCK, Cluster, Namespace, wait_for
+from ml_pipelines_tests.cluster import CLOCK, Cluster, Namespace, storage_of, wait_for
 from ml_pipelines_tests.kueue_queues import Queue, queue
 from ml_pipelines_tests.rayjob_manifests import manifest
 
@@ -136,7 +136,7 @@ def room(
     namespace: Namespace, queue: Queue, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Room]:
     """The platform as the command line opens it, for pools that wait in the queue."""
-    storage = {f"MLP_{name}": f"s3://{name.lower()}/{namespace.name}" for name in ("LAKE", "RUNS")}
+    storage = storage_of(namespace)
     home = {"MLP_HOME": str(tmp_path_factory.mktemp("mlp"))}
     environ = {**namespace.environment(), **storage, **home, "MLP_POOLS": str(queue.platform_file)}
     loaded = settings.load(environ)

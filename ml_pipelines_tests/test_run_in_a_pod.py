@@ -22,7 +22,7 @@ import yaml
 
 from ml_pipelines import lifecycle, settings
 from ml_pipelines_tests import pod_definitions
-from ml_pipelines_tests.cluster import Namespace, wait_for
+from ml_pipelines_tests.cluster import Namespace, storage_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +98,7 @@ def place(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Ite
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     for name in STATES:
         (home / name).symlink_to(namespace.shared / folder / name)
-    environ = namespace.environment() | _storage(namespace) | {"MLP_HOME": str(home / "mlp")}
+    environ = namespace.environment() | storage_of(namespace) | {"MLP_HOME": str(home / "mlp")}
     objects = _rendered(namespace, folder, environ)
     namespace.kubectl("apply", "-f", "-", input=_as_list(objects))
     for name in ("code", "daemon"):
@@ -113,11 +113,6 @@ def place(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "delete", "deployments,jobs", "--all", "--wait", "--cascade=foreground", timeout_s=150
     )
     shutil.rmtree(namespace.shared / folder, ignore_errors=True)
-
-
-def _storage(namespace: Namespace) -> dict[str, str]:
-    """Lake and run storage of this namespace's own, on S3."""
-    return {name: f"s3://{name[4:].lower()}/{namespace.name}" for name in ("MLP_LAKE", "MLP_RUNS")}
 
 
 def _rendered(namespace: Namespace, folder: str, environ: dict[str, str]) -> list[dict[str, Any]]:
