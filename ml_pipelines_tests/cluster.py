@@ -35,6 +35,7 @@ _NO_TOOL = "breaks the cluster on purpose: set MLP_CLUSTER_TOOL to the command t
 _NO_STORAGE = "needs an S3 server: set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
 _BASE_NAME = "ml-pipelines"
 _UNSCOPED = ("ClusterRole", "ClusterRoleBinding", "PersistentVolume", "Namespace")
+_QUICK = ("--all", "--wait=false", "--ignore-not-found")
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 CLOCK = SystemClock()
@@ -228,9 +229,21 @@ def cluster() -> Cluster:
     return Cluster(Path(kubeconfig), tool)
 
 
+@pytest.fixture(scope="session")
+def leaving(cluster: Cluster) -> Iterator[list[str]]:
+    """Namespaces that were told to go; at the end of all tests they are gone."""
+    names: list[str] = []
+    yield names
+    for name in names:
+        remove_namespace(cluster, name)
+
+
 @pytest.fixture(scope="module")
 def namespace(
-    cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster,
+    leaving: list[str],
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Namespace]:
     """A namespace of this module's own, with all of `deploy/`; it goes with all that is in it."""
     module = request.module.__name__.rpartition(".")[2].removeprefix("test_")
@@ -239,9 +252,8 @@ def namespace(
         if not _nodes_of(pool, cluster):
             labels = ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
             pytest.skip(f"needs nodes labelled {labels}, with {pool.gpus} {pool.gpu_resource}")
-    with make_namespace(
-        cluster, f"mlp-{slug}-{uuid.uuid4().hex[:6]}", tmp_path_factory.mktemp("platform")
-    ) as made:
+    name = f"mlp-{slug}-{uuid.uuid4().hex[:6]}"
+    with make_namespace(cluster, name, tmp_path_factory.mktemp("platform"), leaving) as made:
         yield made
 
 
@@ -249,6 +261,11 @@ def namespace(
 def pools(namespace: Namespace) -> Pools:
     """The pools of the test cluster's platform file."""
     return namespace.pools
+
+
+def _tell_to_go(cluster: Cluster, name: str) -> None:
+    cluster.kubectl("-n", name, "delete", "rayjobs,rayclusters", *_QUICK, check=False)
+    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 def storage_of(namespace: Namespace, name: str = "") -> dict[str, str]:
@@ -260,8 +277,10 @@ def storage_of(namespace: Namespace, name: str = "") -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def make_namespace(cluster: Cluster, name: str, folder: Path) -> Iterator[Namespace]:
-    """The overlay under another name; removed on the way out."""
+def make_namespace(
+    cluster: Cluster, name: str, folder: Path, leaving: list[str] | None = None
+) -> Iterator[Namespace]:
+    """The overlay under another name; removed on the way out, or told to go and put in `leaving`."""
     volume = cluster.get("pv", "shared")
     shared = Path(volume["spec"]["hostPath"]["path"]) if volume else None
     platform_file = folder / "platform.yaml"
@@ -272,7 +291,11 @@ def make_namespace(cluster: Cluster, name: str, folder: Path) -> Iterator[Namesp
         _apply(cluster, objects)
         yield made
     finally:
-        remove_namespace(cluster, name)
+        if leaving is None:
+            remove_namespace(cluster, name)
+        else:
+            _tell_to_go(cluster, name)
+            leaving.append(name)
         unscoped = [one for one in objects if one["kind"] in _UNSCOPED]
         cluster.kubectl(
             "delete", "--ignore-not-found", "--wait=false", "-f", "-", input=_as_list(unscoped)
@@ -281,10 +304,8 @@ def make_namespace(cluster: Cluster, name: str, folder: Path) -> Iterator[Namesp
 
 def remove_namespace(cluster: Cluster, name: str, *, timeout_s: float = 120) -> None:
     """Remove it with all that is in it, also where a dead node or operator would not let go."""
-    inside = ("-n", name)
-    quick = ("--all", "--wait=false", "--ignore-not-found")
-    cluster.kubectl(*inside, "delete", "rayjobs,rayclusters", *quick, check=False)
-    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+    inside, quick = ("-n", name), _QUICK
+    _tell_to_go(cluster, name)
     began = CLOCK.monotonic()
 
     def gone() -> bool:

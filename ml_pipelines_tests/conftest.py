@@ -6,10 +6,10 @@ import hypothesis
 import pytest
 
 from ml_pipelines.clock import FakeClock
-from ml_pipelines_tests.cluster import cluster, namespace, pools
+from ml_pipelines_tests.cluster import cluster, leaving, namespace, pools
 from ml_pipelines_tests.stores import s3_endpoint, s3_url, store
 
-__all__ = ["cluster", "namespace", "pools", "s3_endpoint", "s3_url", "store"]
+__all__ = ["cluster", "leaving", "namespace", "pools", "s3_endpoint", "s3_url", "store"]
 
 # The same examples at every run, and no verdict on a busy machine's speed.
 hypothesis.settings.register_profile("suite", derandomize=True, deadline=None)
