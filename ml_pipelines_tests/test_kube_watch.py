@@ -316,6 +316,27 @@ def test_a_list_that_began_before_our_own_create_does_not_undo_it() -> None:
     assert [job["metadata"]["name"] for job in store.items()] == ["meanwhile"]
 
 
+def test_an_answer_that_comes_after_the_end_brings_nothing_back() -> None:
+    """The watch told of the deletion before our own create's answer was put."""
+    store = ObjectStore(prune)
+    store.replace([], "10")
+    store.apply("ADDED", _job("a", 11))
+    store.apply("DELETED", _job("a", 12))
+    store.put(_job("a", 11))
+    assert store.get("a") is None
+    store.put(_job("a", 13, uid="next"))
+    assert store.get("a") is not None
+
+
+def test_a_list_younger_than_what_was_put_is_believed() -> None:
+    """It was deleted between our create and that list: no watch would tell of it any more."""
+    store = ObjectStore(prune)
+    store.listing()
+    store.put(_job("a", 11))
+    store.replace([], "12")
+    assert store.items() == []
+
+
 def test_a_namesake_is_not_removed_by_its_predecessors_end() -> None:
     """A late DELETED of another uid is no news of the object that is there."""
     store = ObjectStore(prune)

@@ -49,9 +49,14 @@ class ObjectStore:
             return list(self._objects.values())
 
     def put(self, obj: Object) -> None:
-        """What a request of ours returned: it stands until the server tells more."""
+        """What a request of ours returned: it stands until the server tells more.
+
+        What isn't held though its place was passed is gone: the watch told its end before us.
+        """
         with self._lock:
             name = _name(obj)
+            if name not in self._objects and not _beyond(obj, self._last):
+                return
             self._unlisted.add(name)
             if _newer(obj, self._objects.get(name)):
                 self._objects[name] = self._keep(obj)
@@ -72,7 +77,9 @@ class ObjectStore:
             found = {_name(obj): self._keep(obj) for obj in items if _name(obj)}
             for name in self._unlisted:
                 held = self._objects.get(name)
-                if held is not None and (name not in found or _newer(held, found[name])):
+                if held is None or not _beyond(held, _number(place)):
+                    continue
+                if _newer(held, found.get(name)):
                     found[name] = held
             if found != self._objects:
                 self.version += 1
@@ -113,11 +120,17 @@ def _uid(obj: Mapping[str, Any]) -> str:
 
 def _newer(obj: Object, held: Object | None) -> bool:
     """Whether `obj` may take the place of `held`: not where both are one object's and it's older."""
-    if held is None:
-        return True
-    mine = _number(str((obj.get("metadata") or {}).get("resourceVersion") or ""))
-    its = _number(str((held.get("metadata") or {}).get("resourceVersion") or ""))
-    return mine < 0 or its < 0 or mine > its
+    return held is None or _beyond(obj, _version(held))
+
+
+def _beyond(obj: Object, number: int) -> bool:
+    """Whether it was written after that place in the server's history, or that can't be told."""
+    mine = _version(obj)
+    return mine < 0 or number < 0 or mine > number
+
+
+def _version(obj: Object) -> int:
+    return _number(str((obj.get("metadata") or {}).get("resourceVersion") or ""))
 
 
 def _number(place: str) -> int:

@@ -225,7 +225,9 @@ class KubeRayBackend:
         if found is None:
             return Seen(None)
         watch.rayjobs.put(found)
-        return watch.seen(name)
+        seen = watch.seen(name)
+        # A watch that has passed it without it (its label was taken off) will never show it.
+        return seen if seen.rayjob is not None else Seen(found)
 
     def _really_missing(self, name: str) -> Object | None:
         """A miss may be the watch's being late; twice the server itself is asked, then seldom."""
@@ -234,7 +236,10 @@ class KubeRayBackend:
         if missing.times >= 2 and now - missing.asked_at < CONFIRM_AGAIN_S:
             return None
         found = self._get(name)
-        missing.asked_at, missing.times = now, missing.times + 1
+        if found is None:
+            missing.asked_at, missing.times = now, missing.times + 1
+        else:
+            self._missing.pop(name, None)
         return found
 
     def _observe_once(self, name: str) -> Observation:
