@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -16,7 +17,8 @@ from ml_pipelines.backends.kubeapi import Api, path_of
 from ml_pipelines.backends.kubeapi.login import find
 from ml_pipelines.backends.kubeapi.retries import Limits
 from ml_pipelines.backends.kuberay import KubeRayBackend
-from ml_pipelines.backends.kuberay.asked import EVENTS_EVERY_S, FIRST_EVENTS_S
+from ml_pipelines.backends.kuberay.asked import EVENTS_EVERY_S, FIRST_EVENTS_S, SKEW_AGAIN_S
+from ml_pipelines.backends.kuberay.watches import Seen
 from ml_pipelines.clock import FakeClock, SystemClock
 from ml_pipelines.errors import BackendRefused, BackendUnavailable, Refused
 from ml_pipelines.job.observation import Observation
@@ -375,6 +377,24 @@ def test_rights_that_are_missing_are_no_missing_job(backend: KubeRayBackend, kub
         backend.observe(NAME)
 
 
+def test_a_job_whose_label_was_taken_off_is_not_gone(
+    backend: KubeRayBackend, kube: FakeKube, clock: FakeClock
+):
+    """The watch by label says that it is gone, and the server that it is there: it is."""
+    backend.create(MADE)
+    until(backend, lambda seen: seen.rayjob is not None)
+    kube.objects.patch(JOB, {"metadata": {"labels": {RUN_KEY_LABEL: None}}})
+    jobs = backend._watches.of(rayjob.run_key(MADE)).rayjobs
+    wall = SystemClock()
+    deadline = wall.monotonic() + 10.0
+    while jobs.get(NAME) is not None:
+        assert wall.monotonic() < deadline
+        wall.sleep(0.02)
+    for _ in range(20):
+        assert backend.observe(NAME).rayjob is not None
+        clock.sleep(0.5)
+
+
 def test_a_head_that_seems_gone_is_asked_about(backend: KubeRayBackend, kube: FakeKube):
     """Watches of two kinds tell in any order: a queue's eviction is no lost head."""
     backend.create(MADE)
@@ -426,6 +446,45 @@ def test_a_clock_that_is_wrong(backend: KubeRayBackend, kube: FakeKube, clock: F
     assert abs((clock.now() - told).total_seconds() - seen.skew_s) < 5
 
 
+def test_a_clock_that_could_not_be_asked_for(
+    backend: KubeRayBackend, kube: FakeKube, clock: FakeClock
+):
+    """One failed request is not taken for a right clock: it is asked for again, not at each look."""
+    kube.skew = timedelta(hours=-3)
+    kube.objects.put(path_of("selfsubjectreviews", "", "x"), {})
+    kube.script("POST", "selfsubjectreviews", Fault(status=403, reason="Forbidden"))
+    skew = backend._skew
+    assert [skew.seconds() for _ in range(3)] == [0.0] * 3
+    assert len(kube.requests("POST", "selfsubjectreviews")) == 1
+    clock.sleep(SKEW_AGAIN_S)
+    assert skew.seconds() != 0
+    assert skew.seconds() != 0
+    assert len(kube.requests("POST", "selfsubjectreviews")) == 2
+
+
+def test_no_pending_job_of_many_is_left_out(
+    backend: KubeRayBackend, kube: FakeKube, clock: FakeClock
+):
+    """In turn, one job a second, though the same ones are looked at first in each round."""
+    events = backend._events
+    names = [f"job-{number}" for number in range(25)]
+    waiting = {
+        name: Seen({"metadata": {"uid": name}, "status": {"jobDeploymentStatus": "Initializing"}})
+        for name in [*names, "left"]
+    }
+    asked: Counter[str] = Counter()
+    events.due("left", waiting["left"])  # whoever followed it doesn't any more
+    for _ in range(120):
+        clock.sleep(1.0)
+        for name in names:
+            if events.due(name, waiting[name]):
+                events.ask(name, waiting[name])
+                asked[name] += 1
+    assert 80 <= sum(asked.values()) <= 120
+    assert sorted(asked) == sorted(names)
+    assert max(asked.values()) - min(asked.values()) <= 1
+
+
 # ── the rest ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -472,6 +531,19 @@ def test_stop_through_the_proxy(backend: KubeRayBackend, kube: FakeKube):
     put(kube, jobId="id-1", rayClusterName="c1", jobDeploymentStatus="Complete")
     backend.stop(NAME)
     assert len(asked) == 1
+
+
+def test_stop_without_its_rights_says_so(backend: KubeRayBackend, kube: FakeKube):
+    """Our Role leaves them out, and deletion needs none of them."""
+    backend.create(MADE)
+    put(kube, jobId="id-1", rayClusterName="c1", jobDeploymentStatus="Running")
+    kube.objects.put(
+        path_of("rayclusters", "ads", "c1"), {"status": {"head": {"serviceName": "odd-svc"}}}
+    )
+    kube.script("POST", "/proxy/", Fault(status=403, reason="Forbidden"))
+    with pytest.raises(BackendRefused, match="which the Role of deploy/base leaves out") as caught:
+        backend.stop(NAME)
+    assert "mlp job cancel" in str(caught.value.remedy)
 
 
 def test_close_ends_all_watches(connect: Callable[..., KubeRayBackend], kube: FakeKube):

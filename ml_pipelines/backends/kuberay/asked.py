@@ -30,6 +30,8 @@ FIRST_EVENTS_S = 4.0  # of pending; most jobs tell all by themselves sooner
 EVENTS_EVERY_S = 10.0
 ALL_EVENTS_EVERY_S = 1.0  # for all jobs of this process together
 LITTLE_SKEW_S = 3.0  # the server tells whole seconds, and answers take a moment
+SKEW_AGAIN_S = 60.0  # after a request that failed
+LEFT_S = 30.0  # a job not looked at for so long gives up its turn
 NODES_AGAIN_S = 600.0  # after an answer that they may not be read
 
 
@@ -37,8 +39,15 @@ NODES_AGAIN_S = 600.0  # after an answer that they may not be read
 class _Asked:
     since: float
     at: float
+    looked: float
     number: int = 0
     found: list[Object] = field(default_factory=list)
+
+    def waits(self, now: float) -> bool:
+        """Whether it is to be asked for again, and somebody still wants to know."""
+        if now - self.since < FIRST_EVENTS_S or now - self.at < EVENTS_EVERY_S:
+            return False
+        return now - self.looked <= LEFT_S
 
 
 class Events:
@@ -50,14 +59,20 @@ class Events:
         self._at = float("-inf")
 
     def due(self, name: str, seen: Seen) -> bool:
-        """Whether it is time to ask; to be called at each look."""
+        """Whether it is time to ask, and its turn; to be called at each look.
+
+        The job that was asked for longest ago comes first, so that none of many is left out.
+        """
         if not pending(seen):
             self._asked.pop(name, None)
             return False
         now = self._api.clock.monotonic()
-        asked = self._asked.setdefault(name, _Asked(now, now - EVENTS_EVERY_S))
-        waited = now - asked.since >= FIRST_EVENTS_S and now - asked.at >= EVENTS_EVERY_S
-        return waited and now - self._at >= ALL_EVENTS_EVERY_S
+        asked = self._asked.setdefault(name, _Asked(now, now - EVENTS_EVERY_S, now))
+        asked.looked = now
+        if not asked.waits(now) or now - self._at < ALL_EVENTS_EVERY_S:
+            return False
+        others = list(self._asked.values())
+        return not any(other.at < asked.at and other.waits(now) for other in others)
 
     def ask(self, name: str, seen: Seen) -> None:
         """Ask now. What can't be had is done without: events never decide alone."""
@@ -135,28 +150,31 @@ def _head_first(pod: Object) -> bool:
 
 
 class Skew:
-    """How far our wall clock is ahead of the server's: asked for once."""
+    """How far our wall clock is ahead of the server's: asked for until it is known."""
 
     def __init__(self, api: Api, clock: Clock) -> None:
         self._api = api
         self._clock = clock
         self._found: float | None = None
+        self._again_at = float("-inf")
 
     def seconds(self) -> float:
         """0 where it is little, or can't be known."""
-        if self._found is None:
+        now = self._api.clock.monotonic()
+        if self._found is None and now >= self._again_at:
             self._found = self._ask()
-        return self._found
+            self._again_at = now + SKEW_AGAIN_S
+        return self._found or 0.0
 
-    def _ask(self) -> float:
+    def _ask(self) -> float | None:
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         try:
             made = self._api.create(path_of("selfsubjectreviews", ""), review)
         except KubeError:
-            return 0.0
+            return None
         told = as_time(as_dict(made.get("metadata")).get("creationTimestamp"))
         if told is None:
-            return 0.0
+            return None
         ahead = (self._clock.now() - told).total_seconds()
         return ahead if abs(ahead) > LITTLE_SKEW_S else 0.0
 

@@ -6,9 +6,9 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any
 
-from ml_pipelines.backends.kubeapi import KubeNotFound, path_of
+from ml_pipelines.backends.kubeapi import KubeForbidden, KubeNotFound, path_of
 from ml_pipelines.backends.kuberay.fields import as_dict, as_text
-from ml_pipelines.errors import BackendUnavailable
+from ml_pipelines.errors import BackendRefused, BackendUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,11 @@ _PORT = "dashboard"
 
 
 def stop_job(api: Api, cluster: Mapping[str, Any], job_id: str) -> None:
-    """Ask Ray to end the driver: SIGTERM, then SIGKILL. A job that Ray doesn't know is no error."""
+    """Ask Ray to end the driver: SIGTERM, then SIGKILL. A job that Ray doesn't know is no error.
+
+    Nothing of ours needs it: jobs are ended by deleting them. So our Role doesn't give the rights,
+    and BackendRefused says so.
+    """
     head = as_dict(as_dict(cluster.get("status")).get("head"))
     service = as_text(head.get("serviceName"))
     if not service:
@@ -30,11 +34,18 @@ def stop_job(api: Api, cluster: Mapping[str, Any], job_id: str) -> None:
     path = path_of(
         "services", api.namespace, f"{service}:{_PORT}", f"proxy/api/jobs/{job_id}/stop"
     )  # fmt: skip
-    headers = {"Content-Type": "application/json", **_token(api, name)}
     try:
+        headers = {"Content-Type": "application/json", **_token(api, name)}
         api.send("POST", path, body=b"{}", headers=headers)
     except KubeNotFound:
         return  # neither the service nor the job is there
+    except KubeForbidden as error:
+        raise BackendRefused(
+            f"Stopping a driver through Ray's own API needs rights to Secrets and to services/proxy"
+            f" in {api.namespace}, which the Role of deploy/base leaves out: "
+            f"{error.said or error.message}",
+            remedy="End the job instead, which deletes it: mlp job cancel.",
+        ) from error
 
 
 def _token(api: Api, cluster: str) -> dict[str, str]:
