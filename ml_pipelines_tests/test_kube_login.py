@@ -179,6 +179,28 @@ def test_a_plugin_that_never_ends_is_given_up(
         connect(clock=clock, environ=environ)
 
 
+def test_an_auth_provider_that_never_answers_is_given_up(
+    kube: FakeKube, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case C13: the official client asks without a time-out of its own."""
+    monkeypatch.setattr(login, "PLUGIN_S", 0.2)
+    config = {"cmd-path": sys.executable, "cmd-args": "-c __import__('time').sleep(3)"}
+    user = {"auth-provider": {"name": "gcp", "config": config}}
+    environ = {"KUBECONFIG": str(kube.kubeconfig(tmp_path, user=user))}
+    with pytest.raises(KubeUnavailable, match=r"auth-provider 'gcp' .*no answer within 0\.2 s"):
+        connect(clock=clock, environ=environ)
+
+
+def test_an_auth_provider_that_is_not_known_is_refused(
+    kube: FakeKube, clock: FakeClock, tmp_path: Path
+) -> None:
+    """The official client would go on as nobody."""
+    user = {"auth-provider": {"name": "azure", "config": {}}}
+    environ = {"KUBECONFIG": str(kube.kubeconfig(tmp_path, user=user))}
+    with pytest.raises(InvalidInput, match="'azure', which is not supported"):
+        connect(clock=clock, environ=environ)
+
+
 def test_contexts_are_chosen_by_name(clock: FakeClock, tmp_path: Path) -> None:
     """Several contexts in several files: the named one, else the current; namespaces likewise."""
     environ = {"KUBECONFIG": f"{_contexts(tmp_path, 'a')}:{_contexts(tmp_path, 'b')}"}

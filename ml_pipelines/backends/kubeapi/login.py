@@ -15,6 +15,10 @@ from ml_pipelines.errors import InvalidInput
 
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLUGIN_S = 60.0  # a plugin may have a person confirm something, but not for ever
+_PROVIDERS = frozenset({"gcp", "oidc"})
+_OTHER_WAYS = (
+    "token", "tokenFile", "exec", "client-certificate", "client-certificate-data", "username",
+)  # fmt: skip
 _OUTSIDE = "Set MLP_KUBE_CONTEXT and KUBECONFIG to a cluster, or MLP_BACKEND=local to do without."
 
 
@@ -52,11 +56,12 @@ class KubeconfigLogin:
             context = merged["contexts"].get_with_name(self.context)["context"]
             cluster = merged["clusters"].get_with_name(context["cluster"])["cluster"]
             entry = merged["users"].get_with_name(context.safe_get("user") or "", safe=True)
+            user = None
             if entry is not None and entry.safe_get("user"):
-                self._run_plugin(entry["user"], entry.path, cluster)
-            KubeConfigLoader(merged, self.context, config_base_path=None).load_and_set(
-                configuration
-            )
+                user = entry["user"]
+                self._run_plugin(user, entry.path, cluster)
+            loader = KubeConfigLoader(merged, self.context, config_base_path=None)
+            self._load(loader, configuration, user)
         except (ConfigException, AttributeError, KeyError, TypeError, ValueError, OSError) as err:
             raise InvalidInput(
                 "MLP_KUBE_CONTEXT", self.context, f"can't be read in {self.paths}: {err}"
@@ -66,6 +71,34 @@ class KubeconfigLogin:
         configuration.refresh_api_key_hook = None
         _set_proxy(configuration, str(cluster.safe_get("proxy-url") or ""))
         return configuration
+
+    def _load(self, loader: Any, configuration: Any, user: Any) -> None:
+        """Have the official loader read it, within a time where it asks an auth-provider anew.
+
+        It knows `gcp` and `oidc`; with any other it would go on as nobody.
+        """
+        from kubernetes.config.config_exception import ConfigException
+
+        provider = user.safe_get("auth-provider") if user is not None else None
+        name = str(provider.get("name") or "") if isinstance(provider, dict) else ""
+        if not name:
+            loader.load_and_set(configuration)
+            return
+        if name not in _PROVIDERS and not any(user.safe_get(field) for field in _OTHER_WAYS):
+            raise InvalidInput(
+                "MLP_KUBE_CONTEXT", self.context,
+                f"logs in by auth-provider {name!r}, which is not supported",
+                remedy="Have the kubeconfig written anew with an exec plugin.",
+            )  # fmt: skip
+        try:
+            _within(PLUGIN_S, lambda: loader.load_and_set(configuration))
+        except ConfigException:
+            raise
+        except Exception as err:
+            raise KubeUnavailable(
+                f"context {self.context!r}: auth-provider {name!r} gave no credentials: {err}.",
+                remedy="Log in again, or have the kubeconfig written anew with an exec plugin.",
+            ) from err
 
     def _run_plugin(self, user: Any, path: str | None, cluster: Any) -> None:
         """Put what the user's credential plugin gives in the place of the plugin.
