@@ -33,7 +33,7 @@ BAD = {
     "GPUs on a CPU pool": (["--gpus", "1", *RUN], "--gpus: 1 is asked of pool `cpu`"),
     "misspelt pool": (["--pool", "gpus", *RUN], "--pool: 'gpus' is no pool"),
     "more than the pool has": (["--cpu", "99", *RUN], "--cpu: '99' is more than a machine of pool"),
-    "env without value": (["--env", "A", *RUN], "--env: 'A' has no value"),
+    "env without value": (["--env", "A", *RUN], "--env: '(not shown)' has no value"),
     "env name": (["--env", "a-b=1", *RUN], "--env: "),
     "reserved env": (["--env", "MLP_RUN_KEY=x", *RUN], "--env: "),
     "empty name": (["--name", "", *RUN], "--name: '' is too short"),

@@ -31,7 +31,7 @@ from ml_pipelines.journal import index
 from ml_pipelines.journal.lease import Observer, Process
 from ml_pipelines.journal.record import Journal
 from ml_pipelines.lifecycle import Platform
-from ml_pipelines.spec.job import JobSpec, Limits
+from ml_pipelines.spec.job import Code, JobSpec, Limits
 from ml_pipelines.spec.pools import load_pools
 from ml_pipelines.storage import open_store
 from ml_pipelines_tests.fake_backend import (
@@ -311,8 +311,33 @@ class TestFaults:
         platform = make(FakeBackend(clock))
         run(platform)
         other = SPEC.model_copy(update={"entrypoint": ("python", "other.py")})
-        with pytest.raises(Refused, match="another spec"):
+        with pytest.raises(Refused, match="another spec: it differs in entrypoint"):
             lifecycle.submit(other, run_key=KEY, labels={}, platform=platform)
+
+    def test_a_changed_platform_file_or_package_keeps_its_jobs(
+        self, make: Make, clock: FakeClock
+    ) -> None:
+        """Case B6: the user's spec decides; what was begun goes on with the code it began with."""
+        first = SPEC.model_copy(update={"code": Code(url="s3://a", sha256="a" * 64)})
+        backend = FakeBackend(clock)
+        lifecycle.submit(first, run_key=KEY, labels={}, platform=make(backend))
+        pools = load_pools().model_copy(update={"image": "registry.local/next:2", "pools": {}})
+        again = SPEC.model_copy(
+            update={"code": Code(url="s3://b", sha256="b" * 64), "owner": "somebody else"}
+        )
+        job = lifecycle.submit(again, run_key=KEY, labels={}, platform=make(backend, pools=pools))
+        assert job.adopted
+        assert job.spec == first
+        assert "goes on with the code" in job.notices[0]
+
+    def test_older_journals_may_hold_what_a_new_job_may_not(
+        self, make: Make, clock: FakeClock
+    ) -> None:
+        """A job is not lost because the rules of its environment's names became stricter."""
+        old = SPEC.model_copy(update={"env": {"MY_PASSWORD": "x1"}})
+        platform = make(FakeBackend(clock))
+        lifecycle.submit(old, run_key=KEY, labels={}, platform=platform)
+        assert lifecycle.attach(KEY, platform=platform).spec == old
 
     def test_two_jobs_on_the_same_thing_are_refused(self, make: Make, clock: FakeClock) -> None:
         """Two runs of one partition at once: the second says who works on it."""

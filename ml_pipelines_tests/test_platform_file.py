@@ -13,6 +13,7 @@ from ml_pipelines.spec.job import JobSpec
 from ml_pipelines.spec.manifest import Identity, Manifest, rayjob, spec_hash
 from ml_pipelines.spec.patching import check_patch, patched
 from ml_pipelines.spec.pools import Pools, load_pools
+from ml_pipelines.spec.references import gives_secret
 from ml_pipelines.spec.validate import parse
 from ml_pipelines_tests.cluster import Cluster
 from ml_pipelines_tests.test_manifest_golden import PLATFORM
@@ -81,6 +82,12 @@ def test_a_secret_stands_over_the_platforms_plain_value() -> None:
         ),
         ({"env": {"T": TOKEN}}, "env.T: (not shown) looks like a credential"),
         ({"env": {"AWS_SECRET_ACCESS_KEY": "x"}}, "env: (not shown) gives AWS_SECRET_ACCESS_KEY"),
+        ({"env": {"db_password": TOKEN[3:]}}, "env: (not shown) gives db_password itself"),
+        ({"env": {"apiKey": TOKEN[3:]}}, "env: (not shown) gives apiKey itself"),
+        ({"env": {"PW": f"${TOKEN[3:]}"}}, "env.PW: (not shown) holds a `$` with a name"),
+        ({"env": {"PW": f"{TOKEN[3:]}\0"}}, "env.PW: (not shown) holds a NUL"),
+        ({"env": [f"PW={TOKEN[3:]}"]}, "env: (not shown) is no mapping"),
+        ({"envs": {"PW": TOKEN[3:]}}, "envs: (not shown) is for no field"),
         ({"entrypoint": ["x", f"--t={TOKEN}"]}, "entrypoint[1]: (not shown) looks like a cred"),
     ],
 )
@@ -89,7 +96,66 @@ def test_no_value_in_place_of_a_reference(fields: dict[str, Any], sentence: str)
     with pytest.raises(InvalidInput) as caught:
         parse(JobSpec, {"name": "a job", "entrypoint": ["true"], **fields})
     assert str(caught.value).startswith(sentence)
-    assert TOKEN not in f"{caught.value}{vars(caught.value)!r}"
+    assert TOKEN[3:] not in f"{caught.value}{vars(caught.value)!r}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PASSWORD", "x1"), ("PGPASSWORD", "x1"), ("db_passwd", "x1"), ("CLIENT_SECRET", "x1"),
+        ("SECRET_KEY_BASE", "x1"), ("GITHUB_TOKEN", "x1"), ("hfToken", "x1"), ("APIKEY", "x1"),
+        ("OPENAI_API_KEY", "x1"), ("SSH_PRIVATE_KEY_PEM", "x1"), ("MY_CREDENTIAL", "x1"),
+        ("S3_ACCESS_KEY", "x1"), ("DB_PASSWORD_PROD", "123456"),
+    ],
+)  # fmt: skip
+def test_names_of_credentials(name: str, value: str) -> None:
+    """Case A18: the usual names, in any case and wherever the word stands."""
+    assert gives_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKENIZERS_PARALLELISM", "false"), ("MAX_TOKENS", "many"), ("MAX_TOKEN", "4096"),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"), ("PAD_TOKEN", "<pad>"), ("EOS_TOKEN_ID", "2"),
+        ("TOKEN_EMBEDDING", "rotary"), ("AWS_ACCESS_KEY_ID", "AKIA"), ("SECRET_NAME", "x1"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "/run/x"), ("HF_TOKEN", ""), ("PARTITION_KEY", "x1"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/run/x"), ("SECRETARY", "x1"),
+    ],
+)  # fmt: skip
+def test_names_that_only_sound_alike(name: str, value: str) -> None:
+    """What models and clients are told of tokens and keys is no credential."""
+    assert not gives_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ({"name": "HF_TOKEN", "value": "s3cret"}, "p.spec.containers[0].env[0].value: (not shown)"),
+        ({"name": "T", "value": TOKEN}, "p.spec.containers[0].env[0].value: (not shown) looks"),
+        ({"value": "s3cret"}, "p.spec.containers[0].env[0]: (not shown) has no name"),
+    ],
+)
+def test_no_credential_in_a_patch(env: dict[str, str], sentence: str) -> None:
+    """Case A18: a pool's patch holds none either, and says so without it."""
+    with pytest.raises(InvalidInput) as caught:
+        check_patch({"spec": {"containers": [{"name": "ray-worker", "env": [env]}]}}, "p")
+    assert str(caught.value).startswith(sentence)
+    assert env["value"] not in f"{caught.value}{vars(caught.value)!r}"
+
+
+def test_a_misplaced_patch_repeats_no_environment() -> None:
+    """Case A18: what can't be patched may hold one."""
+    with pytest.raises(InvalidInput) as caught:
+        check_patch({"env": [{"name": "A", "value": "s3cret"}]}, "p")
+    assert "s3cret" not in f"{caught.value}{vars(caught.value)!r}"
+
+
+def test_a_patch_may_name_a_secret() -> None:
+    """By reference, which is what it is for."""
+    key = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    env = [{"name": "HF_TOKEN", "valueFrom": key}, {"name": "MAX_TOKENS", "value": "x"}]
+    check_patch({"spec": {"containers": [{"name": "ray-worker", "env": env}]}}, "p")
 
 
 @pytest.mark.parametrize(

@@ -129,17 +129,17 @@ def workers(**fields: Any) -> dict[str, Any]:
             id="variable of ours",
         ),
         pytest.param(
-            job(env={"A": None}), "env.A: None is no text; write it in quotes.", id="env None"
+            job(env={"A": None}), "env.A: (not shown) is no text; write it in quotes.", id="env None"
         ),
         pytest.param(
             job(env={"A": "\ud800"}),
-            "env.A: '\\ud800' holds half a character (a lone surrogate); take it out.",
+            "env.A: (not shown) holds half a character (a lone surrogate); take it out.",
             id="surrogate",
         ),
         pytest.param(
             job(env={"PW": "p$$w`echo hi`"}),
-            "env.PW: 'p$$w`echo hi`' holds '$w', which Ray would replace on the way; "
-            "pass it as an argument of the entrypoint.",
+            "env.PW: (not shown) holds a `$` with a name, which Ray would replace on the way; "
+            "pass it as an argument of the entrypoint, or by a Secret named under `secrets`.",
             id="A11: what Ray would replace",
         ),
         pytest.param(

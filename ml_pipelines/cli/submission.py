@@ -162,13 +162,13 @@ def job_name(command: Sequence[str]) -> str:
 
 
 def environment(pairs: Sequence[str]) -> Mapping[str, str]:
-    """`K=V` pairs as a mapping; the last of a name wins. Raises InvalidInput."""
+    """`K=V` pairs as a mapping; the last of a name wins. Raises InvalidInput, which shows none."""
     values: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise InvalidInput(
-                "--env", pair, "has no value", remedy=f"Write `--env {name or 'NAME'}=value`."
+                "--env", "(not shown)", "has no value", remedy="Write `--env NAME=value`."
             )
         values[name] = value
     return values

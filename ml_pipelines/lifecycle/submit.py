@@ -18,10 +18,13 @@ from ml_pipelines.journal.record import Journal
 from ml_pipelines.journal.state import Birth, JournalState
 from ml_pipelines.lifecycle import exclusive as holds
 from ml_pipelines.lifecycle.platform import Platform
-from ml_pipelines.spec.job import JobSpec
+from ml_pipelines.spec.job import RECORDED, JobSpec
 from ml_pipelines.spec.manifest import Identity, rayjob, spec_hash, storage_digest
 from ml_pipelines.spec.naming import attempt_name
 from ml_pipelines.spec.validate import explain
+
+# What says whose the job is, for people, and what a new package brings: neither is the work.
+_UNCOMPARED = {"name", "code", "owner", "team", "experiment"}
 
 
 @dataclass(slots=True)
@@ -54,15 +57,20 @@ def submit(
 
     `exclusive` names what only one unfinished job may work on (a model's partition). Raises
     InvalidInput or DoesNotFit for a spec that can't be run, Refused where the run key belongs to
-    another spec or another place, or where another job holds `exclusive`.
+    another spec or another place, or where another job holds `exclusive`. An adopted job goes on
+    with the spec and the code that it was begun with.
     """
-    manifest = _manifest(spec, run_key, labels, 1, platform)
-    digest = spec_hash(manifest)
     journal = platform.journal(run_key)
     state = journal.read()
     adopted = state.birth is not None
-    # What was begun goes on, also where it would be refused today: a quota that it fills itself.
-    notices = () if adopted or state.ended else platform.backend.check(manifest)
+    notices: tuple[str, ...] = ()
+    digest = ""
+    # What was begun goes on, also where it would be refused today: a quota that it fills itself, a
+    # platform file that has changed.
+    if not adopted:
+        manifest = _manifest(spec, run_key, labels, 1, platform)
+        digest = spec_hash(manifest)
+        notices = () if state.ended else platform.backend.check(manifest)
     if exclusive and not state.ended:
         holds.take(exclusive, run_key, platform)
     if not adopted:
@@ -73,14 +81,17 @@ def submit(
         )
         state = journal.read()
     assert state.birth is not None
-    _must_match(state.birth, digest, run_key)
+    recorded = _recorded(state.birth, run_key)
+    _must_match(recorded, spec, run_key)
+    if recorded.code != spec.code:
+        notices = (*notices, f"Job {run_key} goes on with the code that it was begun with.")
     _must_reach(state, run_key, platform)
     if not state.cleaned:
         # Again: the keeper may have taken the marker of a birth that was long in coming.
         index.mark_open(platform.store, run_key)
     if exclusive and not state.ended:
         holds.must_hold(exclusive, run_key, platform)
-    return Job(run_key, spec, labels, journal, notices=notices, adopted=adopted)
+    return Job(run_key, recorded, labels, journal, notices=notices, adopted=adopted)
 
 
 def attach(run_key: str, *, platform: Platform, takeover: bool = False) -> Job:
@@ -111,17 +122,25 @@ def _attach(run_key: str, platform: Platform, *, takeover: bool, to_end_it: bool
         )
     _must_reach(state, run_key, platform)
     try:
-        spec = JobSpec.model_validate_json(json.dumps(dict(birth.spec)))
-    except ValidationError as error:
+        spec = _recorded(birth, run_key)
+    except Refused:
         if not to_end_it:
-            raise Refused(
-                f"the spec of job {run_key} was written by another version of this package: "
-                f"{explain(error).message}",
-                remedy=f"Follow it with that version, or stop it: mlp job cancel {run_key}",
-            ) from error
+            raise
         spec = JobSpec(name="unreadable", entrypoint=("false",))
     labels = dict(birth.labels)
     return Job(run_key, spec, labels, journal, adopted=True, takeover=takeover)
+
+
+def _recorded(birth: Birth, run_key: str) -> JobSpec:
+    """The spec that the job was begun with. Raises Refused where it can't be read any more."""
+    try:
+        return JobSpec.model_validate_json(json.dumps(dict(birth.spec)), context=RECORDED)
+    except ValidationError as error:
+        raise Refused(
+            f"the spec of job {run_key} was written by another version of this package: "
+            f"{explain(error).message}",
+            remedy=f"Follow it with that version, or stop it: mlp job cancel {run_key}",
+        ) from error
 
 
 def same_place(born: str, here: str) -> bool:
@@ -171,10 +190,13 @@ def _birth(
     }
 
 
-def _must_match(birth: Birth, digest: str, run_key: str) -> None:
-    if birth.spec_hash != digest:
+def _must_match(recorded: JobSpec, spec: JobSpec, run_key: str) -> None:
+    """What the user asked for decides, not what the platform or a new package makes of it."""
+    before, now = (one.model_dump(mode="json", exclude=_UNCOMPARED) for one in (recorded, spec))
+    different = [name for name, value in now.items() if before[name] != value]
+    if different:
         raise Refused(
-            f"job {run_key} exists with another spec ({birth.spec_hash[:12]}, now {digest[:12]})",
+            f"job {run_key} exists with another spec: it differs in {', '.join(different)}",
             remedy="Start a new run; a retry must keep the config of the run it retries.",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import (
@@ -33,6 +34,8 @@ _RESERVED_ENV = frozenset({
 # one; the rest of the room is for the quoting.
 _LONGEST_ENTRYPOINT = 100_000
 _LARGEST_ENV = 50_000
+# The context to read a spec in that is in a journal: its job lives, whatever a new one may not have.
+RECORDED: Mapping[str, object] = {"recorded": True}
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 # Ray replaces exactly these in the values of `env_vars`, and offers no way to escape them.
 _RAY_REPLACES = re.compile(r"\$(?:[A-Za-z0-9_]+|\{[^}]*\})")
@@ -63,10 +66,10 @@ def _env_text(value: object) -> str:
         return repr(value)
     if not isinstance(value, str):
         raise ValueError("is no text; write it in quotes")  # noqa: TRY004
-    if found := _RAY_REPLACES.search(value):
+    if _RAY_REPLACES.search(value):
         raise ValueError(
-            f"holds {found.group()!r}, which Ray would replace on the way; "
-            "pass it as an argument of the entrypoint"
+            "holds a `$` with a name, which Ray would replace on the way; pass it as an argument "
+            "of the entrypoint, or by a Secret named under `secrets`"
         )
     return _process_text(value)
 
@@ -145,12 +148,13 @@ class JobSpec(Strict):
 
     @field_validator("env")
     @classmethod
-    def _fits_a_process(cls, env: dict[str, str]) -> dict[str, str]:
+    def _fits_a_process(cls, env: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         if sum(len(name.encode()) + len(value.encode()) for name, value in env.items()) > (
             _LARGEST_ENV
         ):
             raise ValueError(f"is larger than {_LARGEST_ENV} bytes; put data into a file")
-        check_names(env)
+        if info.context is not RECORDED:
+            check_names(env)
         return env
 
     @field_validator("secrets")

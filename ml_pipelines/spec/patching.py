@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_pipelines.errors import InvalidInput
 from ml_pipelines.spec.naming import PREFIX
+from ml_pipelines.spec.references import NOT_SHOWN, gives_secret, is_credential
 
 # Lists whose items Kubernetes merges by a key (`patchMergeKey` in its API types). Every other list
 # is replaced as a whole: tolerations, envFrom, args and command among them.
@@ -51,10 +52,11 @@ def patched(template: Node, patch: Node, *, role: str, path: str) -> dict[str, A
 
 
 def check_patch(patch: Node, path: str) -> None:
-    """Refuse what no patch may do: hide pods from us, or be no patch at all. Raises InvalidInput.
+    """Refuse what no patch may do: hide pods from us, hold a credential, or be no patch at all.
 
-    What the fields mean is for the server to say.
+    What the fields mean is for the server to say. Raises InvalidInput.
     """
+    _check_secrets(patch, path)
     _check_names(patch, ("metadata", "spec"), path)
     metadata = _mapping(patch.get("metadata", {}), f"{path}.metadata")
     _check_names(metadata, ("labels", "annotations"), f"{path}.metadata")
@@ -73,7 +75,7 @@ def check_patch(patch: Node, path: str) -> None:
         made = patched({"spec": ours}, patch, role=role, path=path).get("spec", {})
         if (made.get("containers") or [{}])[0].get("name") != f"ray-{role}":
             raise InvalidInput(
-                f"{path}.spec.containers", spec, f"takes the container ray-{role} away",
+                f"{path}.spec.containers", _told(spec), f"takes the container ray-{role} away",
                 remedy="Patch its fields instead.",
             )  # fmt: skip
         if made.get("restartPolicy") != "Never":
@@ -87,14 +89,51 @@ def _check_names(node: Node, known: Sequence[str], path: str) -> None:
     for name, value in node.items():
         if name not in known:
             raise InvalidInput(
-                f"{path}.{name}", value, "can't be patched", remedy=f"Write {' or '.join(known)}."
+                f"{path}.{name}",
+                _told(value, f"{path}.{name}"),
+                "can't be patched",
+                remedy=f"Write {' or '.join(known)}.",
             )
 
 
 def _mapping(value: Any, path: str) -> Node:
     if not isinstance(value, Mapping):
-        raise InvalidInput(path, value, "is no mapping", remedy="Write fields and their values.")
+        raise InvalidInput(
+            path, _told(value, path), "is no mapping", remedy="Write fields and their values."
+        )
     return value
+
+
+def _check_secrets(node: Any, path: str) -> None:
+    """Refuse credentials, by their looks anywhere and in an environment by their names too."""
+    if isinstance(node, str) and is_credential(node):
+        raise _secret(path, "looks like a credential")
+    if isinstance(node, Mapping):
+        name, value = node.get("name"), node.get("value")
+        if _is_env(path) and value is not None and gives_secret(str(name or ""), str(value)):
+            raise _secret(f"{path}.value", f"gives {name} itself")
+        for key, below in node.items():
+            _check_secrets(below, f"{path}.{key}")
+    elif isinstance(node, list):
+        for number, below in enumerate(node):
+            _check_secrets(below, f"{path}[{number}]")
+
+
+def _secret(path: str, problem: str) -> InvalidInput:
+    return InvalidInput(
+        path, NOT_SHOWN, f"{problem}, and everyone who may see pods could read it",
+        remedy="Put it into a Secret, and name that under `secrets` of the platform file or job.",
+    )  # fmt: skip
+
+
+def _is_env(path: str) -> bool:
+    """Whether an item of an environment is there."""
+    return path.rpartition("[")[0].endswith(".env")
+
+
+def _told(value: Any, path: str = "") -> Any:
+    """The value for a message, unless an environment is in it."""
+    return NOT_SHOWN if path.endswith(".env") or "env" in repr(value) else value
 
 
 def _merged(old: Node, patch: Node, path: str) -> dict[str, Any]:
@@ -130,7 +169,10 @@ def _merged_list(
         where = f"{path}[{number}]"
         if not isinstance(change, Mapping) or key not in change:
             raise InvalidInput(
-                where, change, f"has no {key}, which says what it changes", remedy=f"Add `{key}`."
+                where,
+                _told(change, path),
+                f"has no {key}, which says what it changes",
+                remedy=f"Add `{key}`.",
             )
         at = next((i for i, item in enumerate(items) if item.get(key) == change[key]), None)
         if change.get(_DIRECTIVE) == "delete":

@@ -11,25 +11,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ml_pipelines.errors import InvalidInput
-from ml_pipelines.spec.references import HIDDEN
+from ml_pipelines.spec.references import HIDDEN, NOT_SHOWN, Words
 
 Model = TypeVar("Model", bound=BaseModel)
 Location = Sequence[int | str]
 
 
-class _Words:
-    """What stands in a message where a value would."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-_NOTHING = _Words("nothing")
-_NOT_SHOWN = _Words("(not shown)")
-
+_NOTHING = Words("nothing")
 
 # What pydantic puts at the end of a path for a mapping's key, and for a number within JSON.
 _NOT_FIELDS = frozenset({"[key]", "float"})
@@ -78,15 +66,16 @@ def explain(
     # An unknown field is often why another one is missing, so it is told first.
     first = min(err.errors(include_url=False), key=lambda error: error["type"] != "extra_forbidden")
     location, kind, context = first["loc"], first["type"], first.get("ctx", {})
+    hidden = _may_be_secret(location)
     if location and location[-1] in _NOT_FIELDS:
         location = location[:-1]
-    path, value = path_of(location, root), first["input"]
+    path, value = path_of(location, root), NOT_SHOWN if hidden else first["input"]
     if kind == "extra_forbidden":
         return InvalidInput(
             path, value, "is for no field we know", remedy=_nearest(model, location)
         )
     if kind == HIDDEN:
-        return InvalidInput(path, _NOT_SHOWN, str(first["msg"]))
+        return InvalidInput(path, NOT_SHOWN, str(first["msg"]))
     if kind == "value_error":
         return InvalidInput(path, value, str(context["error"]))
     problem, remedy = _SENTENCES.get(kind, (f"is wrong: {first['msg']}", ""))
@@ -94,6 +83,11 @@ def explain(
         value = _NOTHING
     hint = remedy.format(**context) if context else remedy
     return InvalidInput(path, value, problem, remedy=hint or _description(model, location))
+
+
+def _may_be_secret(location: Location) -> bool:
+    """Whether what stands there is an environment's, also a misspelt one's; names are told."""
+    return bool(location) and str(location[0]).lower().startswith("env") and location[-1] != "[key]"
 
 
 def path_of(location: Location, root: str = "") -> str:
