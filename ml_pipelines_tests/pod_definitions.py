@@ -1,7 +1,8 @@
-"""A code location for a code server in a pod: one asset, whose Ray job counts for a while."""
+"""A code location for a code server in a pod: an asset, whose Ray job counts, and the keeper."""
 
 import dagster as dg
 
+from ml_pipelines.orchestration.keeper import build_keeper
 from ml_pipelines.orchestration.resource import RayJobs
 
 LINES = 90
@@ -24,9 +25,10 @@ def counted(context: dg.AssetExecutionContext, ray: RayJobs) -> dg.MaterializeRe
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """One job of one asset."""
+    """One job of one asset, and the keeper."""
     return dg.Definitions(
         assets=[counted],
         jobs=[dg.define_asset_job("counting", selection=[counted])],
+        sensors=[build_keeper()],
         resources={"ray": RayJobs()},
     )

@@ -1,7 +1,7 @@
 """The Dagster run itself in a pod, under the shipped Role: it goes through, and survives its pod.
 
-Code server, daemon and run pods are made from `deploy/dagster`; the daemon launches each run by
-K8sRunLauncher and retries one whose pod is gone.
+Webserver, code server, daemon and run pods are made from `deploy/dagster`; the daemon launches each
+run by K8sRunLauncher and retries one whose pod is gone; the keeper takes what a run left behind.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from ml_pipelines import lifecycle, settings
+from ml_pipelines.job.phase import Phase
 from ml_pipelines_tests import pod_definitions
 from ml_pipelines_tests.cluster import Namespace, storage_of, wait_for
 
@@ -32,6 +33,12 @@ pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[1]
 DAGSTER = ROOT / "deploy" / "dagster"
 OVER = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
+TERMINATE = """
+import sys
+from dagster_graphql import DagsterGraphQLClient
+
+DagsterGraphQLClient("ml-pipelines-dagster", port_number=80).terminate_run(sys.argv[1])
+"""
 STATES = ("history", "schedules", "storage")
 
 
@@ -44,15 +51,21 @@ class Place:
     instance: dg.DagsterInstance
     settings: settings.Settings
 
-    def launch(self) -> str:
+    def launch(self, **tags: str) -> str:
         """Put a run in the queue, as a user's click does; returns its id."""
         run_id = str(uuid.uuid4())
         self.namespace.kubectl(
             "exec", "deploy/ml-pipelines-daemon", "--", "dagster", "job", "launch",
             "-w", "/etc/dagster/workspace.yaml", "-l", "ml_pipelines", "-j", "counting",
-            "--run-id", run_id, timeout_s=120,
+            "--run-id", run_id, "--tags", json.dumps(tags), timeout_s=120,
         )  # fmt: skip
         return run_id
+
+    def terminate(self, run_id: str) -> None:
+        """Terminate it through the webserver, as its page does."""
+        self.namespace.kubectl(
+            "exec", "deploy/ml-pipelines-daemon", "--", "python", "-c", TERMINATE, run_id
+        )
 
     def run(self, run_id: str) -> dg.DagsterRun:
         """The run as it stands; its end may be a retry's to tell."""
@@ -72,6 +85,11 @@ class Place:
         [pod] = self.namespace.get("pods", "-l", f"dagster/run-id={run_id}")["items"]
         return str(pod["metadata"]["name"])
 
+    def job(self, run_key: str) -> lifecycle.JobSummary:
+        """The Ray job, as its journal tells it."""
+        with lifecycle.open_platform(self.settings) as platform:
+            return lifecycle.describe(run_key, platform=platform)
+
     def kept_log(self, run_key: str) -> list[str]:
         """The lines of the job's log, as they are kept with it."""
         with lifecycle.open_platform(self.settings) as platform:
@@ -90,7 +108,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Code server and daemon from `deploy/dagster`, over a database of their own."""
+    """Webserver, code server and daemon from `deploy/dagster`, over a database of their own."""
     if namespace.shared is None:
         pytest.skip("needs a shared volume that this machine sees")
     folder = f"dagster-{uuid.uuid4().hex[:6]}"
@@ -101,7 +119,7 @@ def place(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Ite
     environ = namespace.environment() | storage_of(namespace) | {"MLP_HOME": str(home / "mlp")}
     objects = _rendered(namespace, folder, environ)
     namespace.kubectl("apply", "-f", "-", input=_as_list(objects))
-    for name in ("code", "daemon"):
+    for name in ("code", "daemon", "webserver"):
         namespace.kubectl(
             "rollout", "status", f"deploy/ml-pipelines-{name}", "--timeout=150s", timeout_s=160
         )
@@ -124,24 +142,19 @@ def _rendered(namespace: Namespace, folder: str, environ: dict[str, str]) -> lis
     text = text.replace("ml_pipelines.definitions", "ml_pipelines_tests.pod_definitions")
     text = text.replace("poll_interval_seconds: 15", "poll_interval_seconds: 3")
     objects: list[dict[str, Any]] = list(yaml.safe_load_all(text))
-    kept = []
     for one in objects:
         one["metadata"]["namespace"] = namespace.name
         if one["metadata"]["name"] == "ml-pipelines-settings":
             platform = yaml.safe_load(namespace.platform_file.read_text())["env"]
             one["data"] |= {name: environ[name] for name in ("MLP_LAKE", "MLP_RUNS")}
             one["data"] |= platform | {"PYTHONPATH": str(ROOT)}
-        if not one["metadata"]["name"].endswith(("webserver", "dagster")) or (
-            one["kind"] == "ConfigMap"
-        ):
-            kept.append(one)
     platform = yaml.safe_load(namespace.platform_file.read_text())
     platform["env"]["PYTHONPATH"] = str(ROOT)  # Ray's pods run the test's workload
     namespace.kubectl(
         "patch", "configmap", "ml-pipelines-platform", "--type=merge", "-p",
         json.dumps({"data": {"platform.yaml": yaml.safe_dump(platform)}}),
     )  # fmt: skip
-    return kept
+    return objects
 
 
 def _as_list(objects: Sequence[dict[str, Any]]) -> str:
@@ -233,3 +246,29 @@ def test_a_run_outlives_its_pod(place: Place, rayjobs: set[str], grace_s: int) -
     )
     assert len(rayjobs) == 1
     wait_for("the RayJob is gone", lambda: not _rayjobs(place), timeout_s=30)
+
+
+def test_terminate_ends_the_ray_job(place: Place) -> None:
+    """In the webserver: the run's pod gets time to delete its Ray job, and to say so."""
+    run_id = place.launch()
+    running(place, run_id, 10)
+    place.terminate(run_id)
+    assert place.ended(run_id).status is dg.DagsterRunStatus.CANCELED, place.said(run_id)[-8:]
+    key = run_key_of(place, run_id)
+    wait_for("the RayJob is gone", lambda: not _rayjobs(place), timeout_s=30)
+    assert place.job(key).phase is Phase.CANCELLED
+    assert counted(place.kept_log(key))[:10] == list(range(10))
+
+
+def test_the_keeper_takes_what_a_dead_run_left(place: Place) -> None:
+    """Killed, and not to be tried again: the keeper, under its own Role, ends the orphan."""
+    run_id = place.launch(**{"dagster/max_retries": "0"})
+    running(place, run_id, 1)
+    place.namespace.kubectl(
+        "delete", "pod", place.pod(run_id), "--grace-period=0", "--force", "--wait=false"
+    )
+    assert place.ended(run_id).status is dg.DagsterRunStatus.FAILURE
+    assert len(_rayjobs(place)) == 1
+    wait_for("the RayJob is gone", lambda: not _rayjobs(place), timeout_s=200)
+    key = run_key_of(place, run_id)
+    wait_for("its end is noted", lambda: place.job(key).phase is Phase.CANCELLED)
