@@ -17,6 +17,7 @@ MlPipelinesError
 ├── BackendError
 │   ├── BackendUnavailable    temporary: keep watching, never kill
 │   └── BackendRefused        permanent: the backend won't take this manifest
+│       └── QuotaUsedUp       it would, and there was no room for it for all the time we waited
 └── JobFailed             a job ended without success: its verdict and evidence
 """
 
@@ -128,6 +129,10 @@ class BackendUnavailable(BackendError):
 
 class BackendRefused(BackendError):
     """Permanent: the backend won't take this manifest."""
+
+
+class QuotaUsedUp(BackendRefused):
+    """The manifest is in order; a quota stayed full for as long as we waited."""
 
 
 class JobFailed(MlPipelinesError):

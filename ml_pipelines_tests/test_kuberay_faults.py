@@ -18,9 +18,10 @@ from ml_pipelines.backends.kubeapi.login import find
 from ml_pipelines.backends.kubeapi.retries import Limits
 from ml_pipelines.backends.kuberay import KubeRayBackend
 from ml_pipelines.backends.kuberay.asked import EVENTS_EVERY_S, FIRST_EVENTS_S, SKEW_AGAIN_S
+from ml_pipelines.backends.kuberay.backend import QUOTA_PATIENCE_S
 from ml_pipelines.backends.kuberay.watches import Seen
 from ml_pipelines.clock import FakeClock, SystemClock
-from ml_pipelines.errors import BackendRefused, BackendUnavailable, Refused
+from ml_pipelines.errors import BackendRefused, BackendUnavailable, QuotaUsedUp, Refused
 from ml_pipelines.job.observation import Observation
 from ml_pipelines.spec.manifest import RUN_KEY_LABEL
 from ml_pipelines_tests import recordings, touchy
@@ -554,3 +555,45 @@ def test_close_ends_all_watches(connect: Callable[..., KubeRayBackend], kube: Fa
         backend.observe(NAME)
         assert any("watch" in one.name for one in threading.enumerate())
     assert not any("watch /apis" in one.name for one in threading.enumerate())
+
+
+def test_a_quota_that_stays_full_is_no_mistake(
+    backend: KubeRayBackend, kube: FakeKube, clock: FakeClock
+):
+    """Case C16: after all the patience there is, it is room that lacks, and nothing is wrong."""
+    full = REFUSALS["quota"][0]
+    kube.script("POST", "/rayjobs", full, full)
+    with pytest.raises(BackendUnavailable, match="quota"):
+        backend.create(MADE)
+    clock.sleep(QUOTA_PATIENCE_S)
+    with pytest.raises(QuotaUsedUp, match="limited: count"):
+        backend.create(MADE)
+
+
+def test_a_head_that_is_not_ready_is_asked_for(
+    backend: KubeRayBackend, kube: FakeKube, clock: FakeClock
+):
+    """Case C14: a watch that fell silent must not lose a head that is ready again."""
+    backend.create(MADE)
+    put_recorded(kube, "workerdel")
+    put(kube, jobStatus="RUNNING", jobDeploymentStatus="Running", rayClusterName=f"{NAME}-abcde")
+    head = path_of("pods", "ads", f"{NAME}-head")
+    labels = {
+        **MADE["metadata"]["labels"],
+        "ray.io/node-type": "head",
+        "ray.io/cluster": f"{NAME}-abcde",
+    }
+
+    def stands(ready: str) -> None:
+        conditions = [{"type": "Ready", "status": ready}]
+        kube.objects.put(
+            head, {"metadata": {"labels": labels}, "status": {"conditions": conditions}}
+        )
+
+    stands("False")
+    until(backend, lambda seen: any(one.name == f"{NAME}-head" for one in seen.pods))
+    before = len(kube.requests("GET", head))
+    for _ in range(60):
+        backend.observe(NAME)
+        clock.sleep(1.0)
+    assert 2 <= len(kube.requests("GET", head)) - before <= 3

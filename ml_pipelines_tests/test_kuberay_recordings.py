@@ -103,7 +103,7 @@ ENDS: dict[str, tuple[Phase, VerdictClass, str]] = {
     "headdel": (Phase.FAILED, C.INFRA, "the head is gone"),
     "clusterdel": (Phase.FAILED, C.INFRA, "the head was lost"),
     "headoom": (Phase.FAILED, C.OOM, "running low on memory"),
-    "headoomk": (Phase.FAILED, C.UNKNOWN, "often for its memory"),
+    "headoomk": (Phase.FAILED, C.UNKNOWN, "most often out of memory"),
     "workeroom": (Phase.FAILED, C.UNKNOWN, "WorkerCrashedError"),
     "jobdel": (Phase.LOST, C.CANCELLED, "deleted by somebody else"),
     "cut": (Phase.SUCCEEDED, C.SUCCESS, "succeeded"),

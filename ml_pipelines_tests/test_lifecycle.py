@@ -12,7 +12,7 @@ import pytest
 
 from ml_pipelines import lifecycle, settings
 from ml_pipelines.clock import FakeClock
-from ml_pipelines.errors import BackendUnavailable, DoesNotFit, Refused
+from ml_pipelines.errors import BackendUnavailable, DoesNotFit, QuotaUsedUp, Refused
 from ml_pipelines.job import wire
 from ml_pipelines.job.events import (
     AttemptEnded,
@@ -305,6 +305,13 @@ class TestFaults:
         events = run(make(backend))
         assert end_of(events).verdict.cls is VerdictClass.CONFIG
         assert backend.deleted == []
+
+    def test_a_quota_that_stays_full_is_capacity(self, make: Make, clock: FakeClock) -> None:
+        """Case C16: no room for the job itself, for all the time we waited: nothing is wrong."""
+        full: list[Exception] = [QuotaUsedUp("exceeded quota: jobs") for _ in range(9)]
+        verdict = end_of(run(make(FakeBackend(clock, faults={"create": full})))).verdict
+        assert verdict.cls is VerdictClass.CAPACITY
+        assert "exceeded quota" in verdict.sentence
 
     def test_same_run_key_with_another_spec_is_refused(self, make: Make, clock: FakeClock) -> None:
         """A run key belongs to one spec."""

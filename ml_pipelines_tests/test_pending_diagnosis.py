@@ -429,3 +429,67 @@ def test_a_worker_that_waits_beside_a_running_driver_is_told():
     standing = replay.wait(obs, 600.0)
     assert standing.phase is Phase.RUNNING
     assert standing.sentence.startswith("the driver runs; no machine for worker w1")
+
+
+DELETED = (
+    "Deleted {role} Pod ads/{name}; Pod status: Failed; Pod restart policy: Never; Ray container "
+    "terminated status: &ContainerStateTerminated{{ExitCode:{code},Signal:0,Reason:{reason},"
+    "Message:,StartedAt:2026-01-01 00:00:{at:02} +0000 UTC,FinishedAt:x,ContainerID:y,}}"
+)
+
+
+def deleted(name: str, code: int = 1, *, at: int = 0, count: int = 1) -> EventView:
+    """What the operator says of a worker that it takes away."""
+    said = DELETED.format(role="worker", name=name, code=code, reason="Error", at=at)
+    return EventView("RayCluster/c1", "DeletedWorkerPod", said, count=count)
+
+
+def test_workers_that_were_taken_are_no_crash_loop():
+    """Case H7: spot workers reclaimed, again and again, while it is provisioned: it goes on."""
+    replay = Replay()
+    events: tuple[EventView, ...] = ()
+    for number in range(5):
+        name = f"c1-spot-worker-{number}"
+        taken = pod(name, "worker", phase="Failed", reason="Terminated", ready=False)
+        replay.wait(seen(pod(), taken), 20.0)
+        events = (*events, deleted(name, at=number))
+        standing = replay.wait(seen(pod(), events=events), 20.0)
+        assert standing.phase is Phase.PROVISIONING, standing
+        assert "fails at every start" not in standing.sentence
+
+
+@pytest.mark.parametrize("code", [137, 143])
+def test_workers_that_others_killed_are_no_crash_loop(code: int):
+    """Case H7: SIGKILL and SIGTERM come from others; nobody saw why."""
+    events = tuple(deleted(f"c1-spot-worker-{n}", code, at=n) for n in range(5))
+    assert "fails" not in why_pending(seen(pod(), events=events)).sentence
+
+
+def test_heads_that_were_taken_are_no_crash_loop():
+    """Case H7: a head that is reclaimed at every start has not failed by itself."""
+    replay = Replay()
+    broken = (ContainerView("ray-head", exit_code=1, terminated_reason="Error"),)
+    for number in range(6):
+        head = pod(f"h{number}", phase="Failed", reason="Evicted", ready=False, containers=broken)
+        standing = replay.wait(seen(head), 20.0)
+        assert standing.phase is Phase.PROVISIONING, standing
+
+
+def test_failed_starts_are_counted_by_group_and_once_a_pod():
+    """Two groups that failed once each, and one pod told of twice, are no loop yet."""
+    two = (deleted("c1-cpu-worker-a"), deleted("c1-gpu-worker-b"))
+    twice = (deleted("c1-cpu-worker-a"), deleted("c1-cpu-worker-a", count=3))
+    for events in (two, twice):
+        assert "fails" not in why_pending(seen(pod(), events=events)).sentence
+    same = tuple(deleted(f"c1-cpu-worker-{n}", at=n) for n in range(3))
+    told = why_pending(seen(pod(), events=same))
+    assert "fails at every start (exit code 1), 3 times so far" in told.sentence
+    assert told.hopeless
+
+
+def test_an_init_container_of_a_machine_that_was_taken_is_no_configuration():
+    """Case H7: a pod evicted while its init container ran is replaced, and the job goes on."""
+    init = (ContainerView("wait-gcs-ready", exit_code=143, terminated_reason="Error", init=True),)
+    replay = Replay()
+    evicted = pod("w1", "worker", phase="Failed", reason="Evicted", ready=False, containers=init)
+    assert replay.wait(seen(pod(), evicted), 60.0).phase is Phase.PROVISIONING

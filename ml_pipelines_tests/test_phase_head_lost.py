@@ -191,3 +191,52 @@ def test_a_lost_worker_is_told_and_ends_nothing():
     after = Observation(RUNS, cluster(), pods=(pod(), *workers[:2], taken, workers[3]))
     assert replay.see_all([after, after, after]).phase is Phase.RUNNING
     assert replay.warnings == ["worker w2 on node spot-2 was preempted"]
+
+
+def test_time_in_which_nothing_was_seen_does_not_count():
+    """Case C14: a busy head, then an API server that was away: its grace begins anew."""
+    replay = Replay()
+    replay.see(seen(pod()))
+    busy = seen(pod(ready=False), "False", "ContainersNotReady")
+    replay.wait(busy, 10.0, every_s=1.0)
+    assert replay.see(busy, 300.0).phase is Phase.RUNNING
+    assert replay.wait(busy, 55.0, every_s=1.0).phase is Phase.RUNNING
+    assert replay.wait(busy, 10.0, every_s=1.0).phase is Phase.FAILED
+
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def driver_failed(head: PodView, **fields: object) -> Observation:
+    """A driver that failed, and the head that is there now."""
+    view = rayjob("FAILED", "Failed", "AppFailed", driver_exit_code=1, started_at=BEGAN, **fields)
+    return Observation(view, cluster(), pods=(head,))
+
+
+@pytest.mark.parametrize("first", ["another pod", "taken over"])
+def test_a_driver_that_failed_with_a_head_replaced_unseen(first: str):
+    """Case B12: nobody saw the first head go; the driver's failure is not the user's."""
+    replay = Replay()
+    if first == "another pod":
+        replay.see(seen(pod()))
+    second = pod("h2", scheduled_at=BEGAN + timedelta(seconds=60))
+    verdict = replay.see(driver_failed(second)).verdict
+    assert verdict is not None
+    assert verdict.cls is C.INFRA
+    assert "h2" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(pod(scheduled_at=BEGAN - timedelta(seconds=20)), id="the same head"),
+        pytest.param(pod("h2", scheduled_at=BEGAN + timedelta(seconds=90)), id="after the end"),
+    ],
+)
+def test_a_driver_that_failed_by_itself(head: PodView):
+    """The head it began on is there, or went only when the driver had failed."""
+    replay = Replay()
+    replay.see(seen(pod()))
+    verdict = replay.see(driver_failed(head, ended_at=BEGAN + timedelta(seconds=60))).verdict
+    assert verdict is not None
+    assert verdict.cls is C.USER

@@ -317,3 +317,49 @@ def test_a_class_of_tomorrow_reads_as_unknown():
     verdict = Verdict.from_json({"class": "BROWNOUT", "sentence": "dim", "extra": 1})
     assert verdict.cls is C.UNKNOWN
     assert verdict.sentence == "dim"
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "I use Xid 7 as my key",
+        "retrying: [Errno 28] No space left on device",
+        "W0101 Failed to connect to GCS within 5 s",
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+    ],
+)
+def test_an_old_line_does_not_excuse_a_bug(old: str):
+    """Case F9: the last traceback names the user's mistake; what was got over before is nothing."""
+    verdict = last_word(ended(RUNNING, failed(1)), [old, *printed(ValueError("bad shape"))])
+    assert verdict.cls is C.USER
+    assert "ValueError: bad shape" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("tail", "cls"),
+    [
+        pytest.param(["Xid of the row: 12"], C.USER, id="a word of the user's"),
+        pytest.param(["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off"], C.INFRA, id="driver"),
+        pytest.param(
+            ["NVRM: Xid (PCI:0000): 79", *printed(RuntimeError("CUDA error: unknown error"))],
+            C.INFRA,
+            id="CUDA says that something failed",
+        ),
+        pytest.param(
+            ["Failed to connect to GCS", "ray.exceptions.RaySystemError: System error"],
+            C.INFRA,
+            id="an error of Ray's",
+        ),
+    ],
+)
+def test_a_failed_gpu_is_known_by_its_driver(tail: list[str], cls: VerdictClass):
+    """Case F9: `Xid` alone is anybody's word."""
+    assert last_word(ended(RUNNING, failed(1)), tail).cls is cls
+
+
+def test_a_driver_that_was_killed_was_most_often_out_of_memory():
+    """Case F9: SIGKILL without a word from the kernel: unknown, with the likely cause and remedy."""
+    verdict = last_word(ended(RUNNING, failed(137)), [])
+    assert verdict.cls is C.UNKNOWN
+    assert "most often out of memory" in verdict.sentence
+    assert "more memory" in verdict.remedy

@@ -6,13 +6,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ml_pipelines.job.losses import out_of_memory
+from ml_pipelines.job.losses import loss_of, out_of_memory
 from ml_pipelines.job.observation import ContainerView
 from ml_pipelines.job.symptom import CONFIG_GRACE_S, Diagnosis
 from ml_pipelines.job.verdict import VerdictClass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from ml_pipelines.job.observation import Observation, PodView
 
@@ -36,16 +36,19 @@ _START = frozenset(
 
 # What the operator says when it replaces a pod that has failed and is never restarted.
 _REPLACED = re.compile(
-    r"Deleted (?P<role>head|worker) Pod \S+; Pod status: (?P<phase>\w+);.*"
+    r"Deleted (?P<role>head|worker) Pod (?:\S+/)?(?P<pod>\S+); Pod status: (?P<phase>\w+);.*"
     r"Ray container terminated status: (?:nil|&ContainerStateTerminated\{ExitCode:(?P<code>-?\d+),"
-    r"Signal:\d+,Reason:(?P<reason>\w*),Message:(?P<message>.*),StartedAt:)",
+    r"Signal:\d+,Reason:(?P<reason>\w*),Message:(?P<message>.*),StartedAt:"
+    r"(?P<began>[^,]*))",
     re.DOTALL,
 )
+# SIGKILL and SIGTERM: somebody else ended it, unless the kernel says that it was for its memory.
+_KILLED = frozenset({137, 143})
 
 
-def crash_loop(obs: Observation, head_starts: int) -> Diagnosis | None:
-    """A container that fails at every start."""
-    replaced = _replaced_again(obs)
+def crash_loop(obs: Observation, head_starts: int, lost: Collection[str] = ()) -> Diagnosis | None:
+    """A container that fails at every start; `lost` names pods that something took from us."""
+    replaced = _replaced_again(obs, {*lost, *_taken(obs)})
     if replaced is not None:
         return replaced
     for pod, container in _containers(obs):
@@ -71,19 +74,30 @@ def crash_loop(obs: Observation, head_starts: int) -> Diagnosis | None:
     return None
 
 
-def _replaced_again(obs: Observation) -> Diagnosis | None:
-    """Pods that fail and are made anew by the operator, each time the same way."""
+def _taken(obs: Observation) -> set[str]:
+    """Pods that something took from us by now: they did not fail by themselves."""
+    losses = (loss_of(pod, now=0.0) for pod in obs.pods)
+    return {loss.pod for loss in losses if loss and loss.cls is not VerdictClass.OOM}
+
+
+def _replaced_again(obs: Observation, lost: Collection[str]) -> Diagnosis | None:
+    """Pods of one group that fail and are made anew by the operator, each time the same way."""
     told = [
         (event, found)
         for event in obs.events
         if event.reason in {"DeletedHeadPod", "DeletedWorkerPod"}
         and (found := _REPLACED.search(event.message))
         and (found["code"] not in {None, "0"} or found["phase"] == "Failed")
+        and found["pod"] not in lost
+        and not _was_killed(found["code"], found["reason"])
     ]
     if not told:
         return None
     last, found = told[-1]
-    failed = sum(event.count for event, other in told if other["role"] == found["role"])
+    # One pod may be told of twice; a head may have the same name at each start.
+    failed = len(
+        {(other["pod"], other["began"]) for _, other in told if _group(other) == _group(found)}
+    )
     if failed < 2:
         return None
     memory = found["reason"] == "OOMKilled"
@@ -96,8 +110,17 @@ def _replaced_again(obs: Observation) -> Diagnosis | None:
         remedy=_REMEDY_MEMORY if memory else "Read its log; try the image by itself.",
         hopeless=failed + 1 >= MAX_STARTS,
         cls=VerdictClass.OOM if memory else VerdictClass.CONFIG,
-        key=f"crash {found['role']}",
+        key=f"crash {_group(found)}",
     )
+
+
+def _group(found: re.Match[str]) -> str:
+    """The group of a pod, by its name without the random end."""
+    return found["role"] if found["role"] == "head" else found["pod"].rpartition("-")[0]
+
+
+def _was_killed(code: str | int | None, reason: str | None) -> bool:
+    return code is not None and int(code) in _KILLED and reason != "OOMKilled"
 
 
 def trouble(obs: Observation) -> Diagnosis | None:
@@ -126,7 +149,8 @@ def trouble(obs: Observation) -> Diagnosis | None:
                 grace_s=CONFIG_GRACE_S,
                 key=f"start {reason}",
             )
-        if container.exit_code not in {None, 0} and not container.ready:
+        killed = _was_killed(container.exit_code, container.terminated_reason)
+        if container.exit_code not in {None, 0} and not container.ready and not killed:
             return _failed_once(pod, container)
     return None
 
@@ -159,12 +183,15 @@ def _failed_once(pod: PodView, container: ContainerView) -> Diagnosis:
         hopeless=final,
         cls=VerdictClass.OOM if memory else VerdictClass.CONFIG,
         grace_s=10.0,
-        key=f"failed {pod.role}",
+        key=f"failed {pod.role} {pod.name}",
     )
 
 
 def _containers(obs: Observation) -> Iterator[tuple[PodView, ContainerView]]:
+    taken = _taken(obs)
     for pod in obs.staying:
+        if pod.name in taken:
+            continue
         for container in sorted(pod.containers, key=lambda one: not one.init):
             yield pod, container
 

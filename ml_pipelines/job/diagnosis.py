@@ -10,18 +10,20 @@ from ml_pipelines.job.symptom import CONFIG_GRACE_S, Diagnosis
 from ml_pipelines.job.verdict import VerdictClass
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ml_pipelines.job.observation import Observation, PodView
 
 
-def why_pending(obs: Observation, *, head_starts: int = 1) -> Diagnosis:
+def why_pending(obs: Observation, *, head_starts: int = 1, lost: Collection[str] = ()) -> Diagnosis:
     """The one cause worth telling, the most certain first. Never raises.
 
     `head_starts` counts the heads that were started in this cluster, which one observation can't
-    know.
+    know; no more does it know which pods were `lost` before, by their names.
     """
     return (
         _queued(obs)
-        or containers.crash_loop(obs, head_starts)
+        or containers.crash_loop(obs, head_starts, lost)
         or containers.trouble(obs)
         or placement.refused(obs)
         or placement.unschedulable(obs)

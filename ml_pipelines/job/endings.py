@@ -31,7 +31,7 @@ def verdict_of_status(rayjob: RayJobView, known: Known) -> Verdict:
             exit_code=rayjob.driver_exit_code,
         )
     if rayjob.job_status == status.FAILED:
-        return _driver_failed(rayjob)
+        return _driver_failed(rayjob, known)
     return _unclear(rayjob)
 
 
@@ -61,7 +61,7 @@ def _not_known(reason: str) -> set[str]:
 
 def _failed_for(rayjob: RayJobView, known: Known) -> Verdict:
     if rayjob.reason == status.APP_FAILED and rayjob.job_status == status.FAILED:
-        return _driver_failed(rayjob)
+        return _driver_failed(rayjob, known)
     if rayjob.reason == status.PRE_RUNNING_DEADLINE:
         late = "the engine's deadline for the start passed"
         return late_start(known, late, (status.quoted(rayjob),))
@@ -107,7 +107,9 @@ _REASONS = {
 }
 
 
-def _driver_failed(rayjob: RayJobView) -> Verdict:
+def _driver_failed(rayjob: RayJobView, known: Known) -> Verdict:
+    if known.head_lost is not None:
+        return head_lost(known)
     code = rayjob.driver_exit_code
     how = "" if code is None else f" with exit code {code}"
     return Verdict(

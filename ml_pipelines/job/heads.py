@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ml_pipelines.job.observation import Observation, PodView
 
 # A busy head may miss its readiness probe, and a node may be cut off for a while: its pods are
 # told to go when their toleration is over, half a minute later.
 HEAD_GRACE_S = 60.0
+UNSEEN_GAP_S = 30.0  # after so long without a look nobody knows how the head did meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class HeadMemory:
     restarts: int = 0
     uids: frozenset[str] = frozenset()
     unready_since: float | None = None
+    seen_at: float | None = None
 
     def after(self, obs: Observation, now: float) -> tuple[HeadMemory, Gone]:
         """The memory after `obs`, and how the head went, should it have been ready before."""
@@ -43,7 +47,8 @@ class HeadMemory:
         ready, reason, message = _head_ready(obs, pod)
         if ready is None and pod is None and self.ready:
             ready, reason = False, "NotFound"
-        since = now if self.unready_since is None else self.unready_since
+        unseen = self.seen_at is not None and now - self.seen_at > UNSEEN_GAP_S
+        since = now if self.unready_since is None or unseen else self.unready_since
         head = HeadMemory(
             cluster=cluster or self.cluster,
             uid=pod.uid if pod else self.uid,
@@ -51,6 +56,7 @@ class HeadMemory:
             restarts=max(self.restarts, _restarts(pod)),
             uids=self.uids | ({pod.uid} if pod and pod.uid else frozenset()),
             unready_since=since if ready is False else None,
+            seen_at=now,
         )
         if not self.ready:
             return head, Gone()
@@ -58,10 +64,25 @@ class HeadMemory:
         sentence = _why_gone(self, head, pod=pod, reason=reason, now=now)
         return head, Gone(sentence, evidence, replaced=bool(self.uid) and head.uid != self.uid)
 
-    @property
-    def starts(self) -> int:
-        """How often a head was started in this cluster, container restarts included."""
-        return max(len(self.uids), 1) + self.restarts
+    def starts_but(self, lost: Collection[str]) -> int:
+        """How often a head was started in this cluster, restarts included, but for `lost` ones."""
+        return max(len(self.uids.difference(lost)), 1) + self.restarts
+
+
+def younger_head(obs: Observation, margin_s: float) -> str:
+    """How the head went that a driver began on, where the present one is younger; else empty."""
+    pod, began = _head_pod(obs), obs.rayjob.started_at if obs.rayjob else None
+    if pod is None or pod.scheduled_at is None or began is None:
+        return ""
+    younger = (pod.scheduled_at - began).total_seconds() > margin_s
+    return f"was replaced by {pod.name} after the driver had begun" if younger else ""
+
+
+def made_after_the_end(obs: Observation) -> bool:
+    """Whether the present head came when the driver had ended: it had no part in it."""
+    pod, ended = _head_pod(obs), obs.rayjob.ended_at if obs.rayjob else None
+    came = pod.scheduled_at if pod else None
+    return came is not None and ended is not None and came >= ended
 
 
 def _why_gone(

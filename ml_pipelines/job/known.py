@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ml_pipelines.job.clocks import Spent
 from ml_pipelines.job.diagnosis import why_pending
-from ml_pipelines.job.heads import HeadMemory
+from ml_pipelines.job.heads import Gone, HeadMemory, made_after_the_end, younger_head
 from ml_pipelines.job.losses import Loss, eviction_of, loss_of
 from ml_pipelines.job.status import FAILED, JOB_ENDS, Cell, cell_of, unknown_words
 from ml_pipelines.job.verdict import VerdictClass
@@ -172,13 +172,27 @@ def _with_head(known: Known, obs: Observation, cell: Cell, now: float) -> Known:
     head, cause = before.after(obs, now)
     known = replace(known, head=head)
     if cell in {Cell.DONE, Cell.ENDED}:
-        unseen = cause.replaced and cell is not known.cell and known.head_lost is None
-        note = "the head was replaced unseen, so the driver may have run more than once"
-        return replace(known, news=(*known.news, note)) if unseen else known
+        return _with_unseen(known, obs, cause, before.uid) if cell is not known.cell else known
     lost = cause.sentence or _submitted_again(known, rayjob)
     if lost and known.head_lost is None and cell in _NEEDS_HEAD:
         return replace(known, head_lost=_head_loss(known, before.uid, lost, cause.evidence))
     return known
+
+
+def _with_unseen(known: Known, obs: Observation, cause: Gone, uid: str) -> Known:
+    """Whether the driver that has ended had lost its head while nobody looked."""
+    rayjob = obs.rayjob
+    assert rayjob is not None
+    if known.head_lost is not None:
+        return known
+    if cause.replaced:
+        note = "the head was replaced unseen, so the driver may have run more than once"
+        known = replace(known, news=(*known.news, note))
+    told = cause.sentence if cause.replaced else _submitted_again(known, rayjob)
+    told = told or younger_head(obs, RESTARTED_S)
+    if not told or rayjob.job_status != FAILED or made_after_the_end(obs):
+        return known
+    return replace(known, head_lost=_head_loss(known, uid, told, ""))
 
 
 def _submitted_again(known: Known, rayjob: RayJobView) -> str:
@@ -205,7 +219,9 @@ def _with_diagnosis(known: Known, obs: Observation, now: float) -> Known:
         return known  # what it waited for until then is why it is late
     if known.cell not in _BEFORE_RUN and not unready:
         return replace(known, diagnosis=None, troubles=())
-    diagnosis = why_pending(obs, head_starts=known.head.starts)
+    lost = [loss for loss in known.losses if loss.cls is not VerdictClass.OOM]
+    starts = known.head.starts_but({loss.uid for loss in lost})
+    diagnosis = why_pending(obs, head_starts=starts, lost={loss.pod for loss in lost})
     fresh = [one for one in known.troubles if now - one.seen <= TROUBLE_GAP_S]
     since = next((one.since for one in fresh if one.key == diagnosis.key), now)
     others = tuple(one for one in fresh if one.key != diagnosis.key)

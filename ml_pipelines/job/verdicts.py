@@ -106,7 +106,7 @@ def _of_driver(verdict: Verdict, known: Known, tail: Sequence[str]) -> Verdict:
         )
     return (
         _by_peers(verdict, tail)
-        or _by_words(verdict, [*message, *tail])
+        or _by_words(verdict, _telling(message, tail, trace))
         or _by_trace(verdict, trace)
         or _by_exit_code(verdict, tail)
     )
@@ -142,7 +142,7 @@ _WORDS = (
         "Ray killed a worker because its machine ran out of memory",
     ),
     (re.compile(r"^MemoryError\b"), _OOM, "the driver ran out of memory"),
-    (re.compile(r"\bXid\b|uncorrectable ECC"), _INFRA, "a GPU failed"),
+    (re.compile(r"NVRM: Xid|uncorrectable ECC"), _INFRA, "a GPU failed"),
     (re.compile(r"\[Errno 28\]|No space left on device"), _INFRA, "a disk is full"),
     (
         # Ray itself does not tell a wrong environment from a download that failed.
@@ -230,6 +230,22 @@ def _by_peers(verdict: Verdict, tail: Sequence[str]) -> Verdict | None:
     return replace(verdict, cls=_UNKNOWN, sentence=sentence, remedy="Read the workers' logs.")
 
 
+# Errors that are not the driver's own: what happened to it may stand in other lines.
+_NOT_OWN = re.compile(r"^(ray|ml_pipelines)\.|CUDA error|NCCL")
+
+
+def _telling(message: Sequence[str], tail: Sequence[str], trace: Trace | None) -> Sequence[str]:
+    """The lines that may tell what happened: an ordinary error ends a driver by itself.
+
+    What went wrong before it was got over.
+    """
+    if trace is None or _WRAPPED.search(trace.kind) or _DIED.search(trace.kind):
+        return [*message, *tail]
+    if _NOT_OWN.search(f"{trace.kind}: {trace.message}"):
+        return [*message, *tail]
+    return [*message[:1], *trace.lines]
+
+
 def _by_words(verdict: Verdict, said: Sequence[str]) -> Verdict | None:
     for line in reversed(said):
         text = traces.plain(line)
@@ -267,8 +283,10 @@ def _by_exit_code(verdict: Verdict, tail: Sequence[str]) -> Verdict:
         return verdict
     signal = -code if code < 0 else code - 128
     if signal == 9:
-        sentence = "the driver was killed (SIGKILL); nothing says by whom, often for its memory"
-        return replace(verdict, cls=_UNKNOWN, sentence=sentence, remedy="Give it more memory.")
+        sentence = (
+            "the driver was killed (SIGKILL), and nothing says by whom: most often out of memory"
+        )
+        return replace(verdict, cls=_UNKNOWN, sentence=sentence, remedy=_MORE_MEMORY)
     if signal == 15:
         sentence = "the driver was told to end (SIGTERM); nothing says by whom"
         return replace(verdict, cls=_UNKNOWN, sentence=sentence)

@@ -13,6 +13,7 @@ from ml_pipelines.errors import (
     DoesNotFit,
     InvalidData,
     MlPipelinesError,
+    QuotaUsedUp,
     Refused,
     StorageError,
     Superseded,
@@ -316,5 +317,6 @@ def _still_open(state: JournalState, attempt: AttemptRecord) -> bool:
 
 
 def _refused(attempt: AttemptRecord, error: MlPipelinesError) -> Sight:
-    verdict = Verdict(VerdictClass.CONFIG, error.message, (error.message,), remedy=error.remedy)
+    cls = VerdictClass.CAPACITY if isinstance(error, QuotaUsedUp) else VerdictClass.CONFIG
+    verdict = Verdict(cls, error.message, (error.message,), remedy=error.remedy)
     return Sight(attempt.number, Phase.FAILED, verdict)

@@ -6,6 +6,7 @@ What is observed comes from the watches of this process; a look costs no request
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from ml_pipelines.backends.kuberay.fields import (
 )
 from ml_pipelines.backends.kuberay.logs import JobLogs
 from ml_pipelines.backends.kuberay.refusals import not_ours, refusal
-from ml_pipelines.backends.kuberay.watches import Seen, Watch, Watches
+from ml_pipelines.backends.kuberay.watches import Seen, Watch, Watches, unready_head
 from ml_pipelines.errors import BackendError, BackendUnavailable
 from ml_pipelines.job.observation import Observation, RayJobView
 from ml_pipelines.job.status import DEPLOYMENT_ENDS
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     Object = dict[str, Any]
 
+HEAD_AGAIN_S = 20.0  # between two questions how a head that is not ready does
 CONFIRM_AGAIN_S = 3.0  # between two questions whether a RayJob is really not there
 QUOTA_AGAIN_S = 10.0
 QUOTA_PATIENCE_S = 900.0
@@ -81,6 +83,7 @@ class KubeRayBackend:
         self._logs = JobLogs(api)
         self._looks: dict[str, _Look] = {}
         self._missing: dict[str, _Missing] = {}
+        self._head_asked: dict[str, float] = {}
         self._confirmed: dict[str, tuple[str, ...]] = {}
         self._quota: dict[str, tuple[float, float]] = {}  # since when, and when asked last
         self._place: Place | None = None
@@ -175,6 +178,7 @@ class KubeRayBackend:
             return self._observe_once(name)
         watch = self._watches.of(run_key)
         watch.fresh()
+        self._ask_for_head(name, watch)
         changed = watch.changed()
         look = self._looks.get(name)
         seen = watch.seen(name)
@@ -184,6 +188,7 @@ class KubeRayBackend:
         seen = self._confirmed_view(name, watch, seen)
         if seen.rayjob is None:
             self._looks.pop(name, None)
+            self._head_asked.pop(name, None)
             self._events.forget(name)
             return Observation(rayjob=None)
         if due:
@@ -196,6 +201,25 @@ class KubeRayBackend:
         look.changed = changed
         self._looks[name] = look
         return look.observation
+
+    def _ask_for_head(self, name: str, watch: Watch) -> None:
+        """A head that is not ready is asked for now and then: its watch may have fallen silent."""
+        seen = watch.seen(name)
+        head = unready_head(seen)
+        now = self._clock.monotonic()
+        if head is None:
+            self._head_asked.pop(name, None)
+            return
+        if now - self._head_asked.setdefault(name, now) < HEAD_AGAIN_S:
+            return
+        pairs = [("pods", head, watch.pods)]
+        if seen.cluster is not None:
+            pairs.append(("rayclusters", seen.cluster, watch.clusters))
+        for kind, held, reflector in pairs:
+            path = path_of(kind, self._api.namespace, held["metadata"]["name"])
+            with suppress(KubeNotFound, KubeForbidden):  # the watch tells its end
+                reflector.put(self._api.get(path))
+        self._head_asked[name] = now
 
     def _observation(
         self, seen: Seen, events: list[Object], nodes: Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml_pipelines.backends import rayjob
 from ml_pipelines.backends.kubeapi import KubeForbidden, KubeNotFound
-from ml_pipelines.errors import BackendRefused, Refused
+from ml_pipelines.errors import BackendRefused, QuotaUsedUp, Refused
 from ml_pipelines.spec import naming
 from ml_pipelines.spec.manifest import SPEC_HASH_LABEL
 
@@ -54,7 +54,7 @@ def refusal(error: KubeRefused, where: str) -> BackendRefused:
         )
     if isinstance(error, KubeForbidden):
         if error.quota:
-            return BackendRefused(
+            return QuotaUsedUp(
                 f"The namespace's quota is used up: {said}",
                 remedy="Wait until others end, or have the quota raised.",
             )

@@ -15,6 +15,8 @@ from ml_pipelines.backends.kuberay.fields import (
     as_dict,
     as_list,
     as_text,
+    conditions,
+    is_head,
     labels_of,
 )
 from ml_pipelines.spec.manifest import QUEUE_LABEL, RUN_KEY_LABEL
@@ -50,6 +52,22 @@ def version(made: Mapping[str, Any] | None) -> str:
     """An object's resource version, with whose it is."""
     metadata = as_dict(made.get("metadata")) if made else {}
     return f"{metadata.get('uid', '')}@{metadata.get('resourceVersion', '')}"
+
+
+def unready_head(seen: Seen) -> Object | None:
+    """The head of a job that says it runs, where it is not ready and stays."""
+    status = as_dict(seen.rayjob.get("status")) if seen.rayjob else {}
+    if status.get("jobDeploymentStatus") != "Running":
+        return None
+    current = as_text(status.get("rayClusterName"))
+    for pod in seen.pods:
+        ours = is_head(pod) and labels_of(pod).get(CLUSTER_LABEL) == current
+        if ours and not pod["metadata"].get("deletionTimestamp"):
+            ready = conditions(as_dict(pod.get("status"))).get("Ready", ("", "", ""))[0]
+            told = conditions(as_dict(seen.cluster.get("status"))) if seen.cluster else {}
+            if ready != "True" or told.get("HeadPodReady", ("", "", ""))[0] == "False":
+                return pod
+    return None
 
 
 class Watch:
