@@ -337,6 +337,28 @@ class TestFaults:
         assert job.spec == first
         assert "goes on with the code" in job.notices[0]
 
+    def test_a_pool_that_has_gone_ends_the_job(self, make: Make, clock: FakeClock) -> None:
+        """A second attempt finds the platform file without its pool: told, and in the journal."""
+        backend = FakeBackend(clock, scripts=[loses_its_head(), succeeds()])
+        platform = make(backend)
+        job = lifecycle.submit(SPEC, run_key=KEY, labels={}, platform=platform)
+        events: list[Event] = []
+        for event in lifecycle.follow(job, platform=platform):
+            events.append(event)
+            if isinstance(event, AttemptEnded):
+                break
+        pools = load_pools()
+        left = {name: pool for name, pool in pools.pools.items() if name != "cpu"}
+        later = make(backend, pools=pools.model_copy(update={"pools": left}))
+        job = lifecycle.attach(KEY, platform=later, takeover=True)
+        end = end_of(list(lifecycle.follow(job, platform=later)))
+        assert end.verdict.cls is VerdictClass.CONFIG
+        assert "cluster.head.pool: 'cpu' is no pool" in end.verdict.sentence
+        ended = later.journal(KEY).read().ended
+        assert ended is not None
+        assert ended.verdict == end.verdict.to_json()
+        assert len(backend.created) == 1
+
     def test_older_journals_may_hold_what_a_new_job_may_not(
         self, make: Make, clock: FakeClock
     ) -> None:

@@ -10,8 +10,8 @@ from ml_pipelines.errors import (
     BackendError,
     BackendRefused,
     BackendUnavailable,
-    DoesNotFit,
     InvalidData,
+    InvalidInput,
     MlPipelinesError,
     QuotaUsedUp,
     Refused,
@@ -154,11 +154,12 @@ class Steps:
         made = self._made
         if made is None or made.attempt != attempt.number:
             # Once only: where its uid can't be noted it may have ended and gone by the next try.
-            manifest = manifest_of(self._job, attempt.number, self._platform)
             at = self._clock.boottime()
             try:
+                # The platform file may have changed since the job was checked.
+                manifest = manifest_of(self._job, attempt.number, self._platform)
                 view = self._platform.backend.create(manifest)
-            except (BackendRefused, DoesNotFit, Refused) as error:
+            except (BackendRefused, InvalidInput, Refused) as error:
                 yield from self._end_attempt(attempt, _refused(attempt, error))
                 return
             made = self._made = _Made(attempt.number, view, at)
