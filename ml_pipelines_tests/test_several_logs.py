@@ -12,7 +12,7 @@ from ml_pipelines import lifecycle, settings
 from ml_pipelines.backends.base import LogChunk
 from ml_pipelines.clock import FakeClock
 from ml_pipelines.errors import InvalidInput
-from ml_pipelines.job.events import JobEnded, LogLine
+from ml_pipelines.job.events import JobEnded, LogLine, Notice
 from ml_pipelines.job.observation import Observation, PodView
 from ml_pipelines.job.phase import Phase
 from ml_pipelines.journal.lease import Observer, Process
@@ -46,6 +46,7 @@ class Streaming(FakeBackend):
     lag_s: float = 0.3
     evicted_s: float = 1e9
     loses: int = 0
+    workers: int = 1
     asked: list[str] = field(default_factory=list)
 
     def observe(self, name: str) -> Observation:
@@ -55,8 +56,9 @@ class Streaming(FakeBackend):
         number = 2 if self._elapsed(name) > self.evicted_s else 1
         view = replace(seen.rayjob, cluster_name=f"c{number}", job_id=f"{name}-{number}")
         head = replace(seen.pods[0], ships_log=True)
-        worker = PodView(name=f"w{number}", uid=f"w{number}", role="worker", ships_log=True)
-        return replace(seen, rayjob=view, pods=(head, worker))
+        names = [f"w{number}", *(f"w{number}-{other}" for other in range(1, self.workers))]
+        workers = (PodView(name=one, uid=one, role="worker", ships_log=True) for one in names)
+        return replace(seen, rayjob=view, pods=(head, *workers))
 
     def read_log(self, name: str, source: str, offset: int, limit: int) -> LogChunk:
         self.asked.append(source)
@@ -147,6 +149,23 @@ def test_workers_logs_are_kept_and_not_told(make: Make, clock: FakeClock) -> Non
     assert [line.text for line in read] == WORKER.decode().splitlines()
     with pytest.raises(InvalidInput, match="There are: driver, worker/w1"):
         list(lifecycle.read_logs(KEY, platform=platform, source="worker/w9"))
+
+
+@pytest.mark.parametrize("count", [50, 64])
+def test_workers_whose_logs_are_not_kept_are_told_once(
+    make: Make, clock: FakeClock, count: int
+) -> None:
+    """Of more than 50 workers the others' logs are missing: said with the numbers."""
+    platform = make(Streaming(clock, [succeeds(after=10)], workers=count))
+    job = lifecycle.submit(SPEC, run_key=KEY, labels={}, platform=platform)
+    events = list(lifecycle.follow(job, platform=platform))
+    told = [event.sentence for event in events if isinstance(event, Notice)]
+    assert len(kept_sources(platform.store, KEY, 1)) == 1 + 50
+    said = (
+        "Logs of 50 of 64 workers are kept with the run; those of the others can be read only "
+        "while their pods are there."
+    )
+    assert told == ([said] if count > 50 else [])
 
 
 def test_another_process_goes_on_in_the_second_start(make: Make, clock: FakeClock) -> None:

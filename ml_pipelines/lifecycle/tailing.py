@@ -72,6 +72,7 @@ class LogTail:
         except StorageError:
             return
         self._workers.read(self._pods)
+        yield from self._workers.news()
 
     def read_rest(self) -> Iterator[Event]:
         """The driver has ended: tell all that it still wrote.

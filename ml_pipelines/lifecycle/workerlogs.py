@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ml_pipelines.errors import BackendUnavailable, StorageError
+from ml_pipelines.job.events import Event, Notice
 from ml_pipelines.job.observation import PodView
 from ml_pipelines.lifecycle.logkeeping import LogKeeper
 from ml_pipelines.lifecycle.platform import Platform
@@ -23,6 +24,8 @@ class WorkerLogs:
         self._run_key, self._attempt, self._name = run_key, attempt, name
         self._platform = platform
         self._keepers: dict[str, LogKeeper] = {}
+        self._count = 0  # of workers: whose logs are kept, and who is there now
+        self._told = False
         self._read_at = float("-inf")
 
     def read(self, pods: Iterable[PodView], *, now: bool = False) -> bool:
@@ -31,13 +34,27 @@ class WorkerLogs:
         if not now and clock.monotonic() - self._read_at < EVERY_S:
             return False
         self._read_at = clock.monotonic()
-        for pod in pods:
-            if pod.role == "worker" and pod.ships_log and len(self._keepers) < MOST:
-                self._add(f"worker/{pod.name}")
+        workers = {f"worker/{pod.name}": pod for pod in pods if pod.role == "worker"}
+        for source, pod in workers.items():
+            if pod.ships_log and len(self._keepers) < MOST:
+                self._add(source)
+        self._count = len(self._keepers.keys() | workers.keys())
         came = False
         for source, keeper in self._keepers.items():
             came |= self._read(source, keeper)
         return came
+
+    def news(self) -> Iterator[Event]:
+        """Says once that there are more workers than logs of them are kept."""
+        kept = len(self._keepers)
+        if kept < MOST or self._count <= kept or self._told:
+            return
+        self._told = True
+        yield Notice(
+            f"Logs of {kept} of {self._count} workers are kept with the run; those of the others "
+            "can be read only while their pods are there.",
+            warning=True,
+        )
 
     def keep(self, *, last: bool = False) -> None:
         """Write what is read so far; `last`: also the lines without their end."""
