@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ml_pipelines.backends.kubeapi import Api, connect, path_of
+from ml_pipelines.backends.kuberay.logs import JobLogs, driver_tag
 from ml_pipelines.backends.kuberay.podlog import PodLog
 from ml_pipelines.backends.logs import LineAssembler
 from ml_pipelines.clock import SystemClock
@@ -133,6 +136,81 @@ def test_one_may_read_again_from_further_back(api: Api, log: FakeLog) -> None:
     reader.lines, reader.texts = LineAssembler(start=7), []
     assert reader.until(8) == LINES[1:]
     reader.pod.stop()
+
+
+def silence(reader: Reader) -> float:
+    """How long the log has been silent, when nothing new is there."""
+    return reader.pod.read("driver", reader.lines.position, 100).silent_s
+
+
+def test_silence_counts_only_while_the_log_is_followed(
+    kube: FakeKube, api: Api, log: FakeLog
+) -> None:
+    """Not while its stream is opened; and once its container is over, all that is there has come."""
+    kube.script("GET", "/log", *[Fault(status=400, reason="BadRequest", message=WAITING)] * 3)
+    log.write(b"".join(records(LINES)))
+    reader = Reader(api, start=63)
+    assert silence(reader) == 0.0
+    wait_for("it is followed", lambda: silence(reader) > 1.0)
+    log.write(b"".join(records(LINES)))  # known already, and yet something that comes
+    wait_for("it was heard", lambda: silence(reader) < 0.5)
+    log.end()
+    reader.pod.is_over()
+    wait_for("its end", lambda: silence(reader) == math.inf)
+    assert reader.texts == []
+    reader.pod.stop()
+
+
+def test_what_is_asked_for_at_the_very_end_is_read_again(
+    kube: FakeKube, api: Api, log: FakeLog
+) -> None:
+    """A cancel reads from further back while the stream's end is being noted."""
+    log.write(b"".join(records(LINES)))
+    for _ in range(5):
+        log.ended = False
+        reader = Reader(api, start=63)
+        wait_for("it is followed", lambda: silence(reader) > 0.0)  # noqa: B023
+        log.end()
+        reader.pod.is_over()
+        reader.lines = LineAssembler(start=0)
+        assert reader.until(9) == LINES
+        reader.pod.stop()
+
+
+def head_pod(name: str, made: str) -> dict[str, Any]:
+    """A head whose log container runs."""
+    labels = {"ray.io/cluster": "c1", "ray.io/node-type": "head"}
+    log = {"name": "log", "state": {"running": {"startedAt": made}}}
+    return {
+        "metadata": {"name": name, "creationTimestamp": made, "labels": labels},
+        "status": {"phase": "Running", "initContainerStatuses": [log]},
+    }
+
+
+def test_a_head_replaced_before_the_driver_began(kube: FakeKube, api: Api) -> None:
+    """The new head tells the driver's log; once a line has come, no other head is asked."""
+    rayjob = {"status": {"rayClusterName": "c1", "jobId": "j1"}}
+    tag = driver_tag("j1")
+    old, new = (
+        head_pod("head-1", "2026-01-01T00:00:00Z"),
+        head_pod("head-2", "2026-01-01T00:01:00Z"),
+    )
+    newest = head_pod("head-3", "2026-01-01T00:02:00Z")
+    told = {name: kube.log("ads", name, "log") for name in ("head-1", "head-2", "head-3")}
+    logs, pods = JobLogs(api), [old]
+
+    def read() -> bytes:
+        return logs.read("job", "driver", 0, 100, rayjob=rayjob, pods=pods).data
+
+    assert read() == b""
+    pods += [new]
+    told["head-2"].write(f"{tag} 0 hello\n".encode())
+    wait_for("its line", lambda: read() == b"hello\n")
+    pods += [newest]
+    told["head-3"].write(f"{tag} 0 other\n".encode())
+    assert read() == b"hello\n"
+    assert not kube.requests("GET", "/head-3/log")
+    logs.close()
 
 
 def test_waits_for_a_container_that_has_not_begun(kube: FakeKube, api: Api, log: FakeLog) -> None:

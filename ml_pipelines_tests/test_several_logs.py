@@ -47,7 +47,9 @@ class Streaming(FakeBackend):
     evicted_s: float = 1e9
     loses: int = 0
     workers: int = 1
+    opens_s: float = 0.0  # so long after the job began a stream tells nothing
     asked: list[str] = field(default_factory=list)
+    heard_at: dict[str, float] = field(default_factory=dict)
 
     def observe(self, name: str) -> Observation:
         seen = super().observe(name)
@@ -64,11 +66,16 @@ class Streaming(FakeBackend):
         self.asked.append(source)
         whole = {"driver/c1": ONE, "driver/c2": TWO}.get(source, WORKER)
         began = self.evicted_s if source == "driver/c2" else 0.0
+        if self._elapsed(name) < self.opens_s:
+            return LogChunk(source, offset, b"", silent_s=0.0)
         come = int(max(self._elapsed(name) - self.lag_s - began, 0) * 40)
         start = max(offset, self.loses) if source == "driver/c1" else offset
         data = whole[start : min(come, start + limit)]
         lost = start - offset if data else 0
-        return LogChunk(source, start if data else offset, data, lost=lost)
+        now = self.clock.monotonic()
+        heard = now if data else self.heard_at.setdefault(source, now)
+        self.heard_at[source] = heard
+        return LogChunk(source, start if data else offset, data, lost=lost, silent_s=now - heard)
 
     def _elapsed(self, name: str) -> float:
         job = self.jobs.get(name)
@@ -112,6 +119,16 @@ def test_what_a_stream_tells_late_is_told(make: Make, clock: FakeClock) -> None:
     assert end.phase is Phase.SUCCEEDED
     assert end.tail[-1] == "evicted"
     assert kept(platform, "driver") == ONE
+
+
+def test_a_stream_that_is_not_open_yet_is_not_at_its_end(make: Make, clock: FakeClock) -> None:
+    """Somebody takes over near the end, and the log opens seconds after the end was seen."""
+    after = len(ONE) / 40
+    platform = make(Streaming(clock, [succeeds(after=after)], opens_s=after + 6))
+    lines, end = run(platform)
+    assert lines == ONE.decode().split("\n")
+    assert end.tail[-1] == "evicted"
+    assert clock.monotonic() < after + 10
 
 
 def test_a_stream_that_never_ends_does_not_hold_up_the_end(make: Make, clock: FakeClock) -> None:

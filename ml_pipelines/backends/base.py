@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -29,13 +30,16 @@ class Place:
 class LogChunk:
     """A piece of one log. `data` holds whole bytes as written; `start` is its first byte's offset.
 
-    `lost` counts bytes between the asked and the returned offset that exist no more.
+    `lost` counts bytes between the asked and the returned offset that exist no more. `silent_s` says
+    of an empty piece for how long nothing has come, in seconds, since the log is followed: 0 while
+    it can't be followed, infinite where nothing is under way.
     """
 
     source: str
     start: int
     data: bytes
     lost: int = 0
+    silent_s: float = math.inf
 
     @property
     def end(self) -> int:

@@ -23,8 +23,8 @@ from ml_pipelines.lifecycle import ending
 from ml_pipelines.lifecycle.logkeeping import DRIVER, LogKeeper, driver_source
 from ml_pipelines.lifecycle.loop import follow_within
 from ml_pipelines.lifecycle.platform import Platform
+from ml_pipelines.lifecycle.settling import Settling
 from ml_pipelines.lifecycle.submit import Job, attach_to_end
-from ml_pipelines.lifecycle.tailing import SETTLE_S
 
 CANCEL_S = 25.0  # of the 30 s in which nothing may be left
 RECORD_S = 5.0  # how long deleting waits for run storage, which may hang for a minute
@@ -87,17 +87,7 @@ def _keep_log(run_key: str, platform: Platform, keep_s: float) -> None:
             return
         source, kept_as = _driver_of(run_key, attempt, platform)
         keeper = LogKeeper(platform.store, run_key, attempt.number, platform.clock, source=kept_as)
-        began = heard = platform.clock.monotonic()
-        while platform.clock.monotonic() - began < KEEP_S:
-            chunk = platform.backend.read_log(attempt.name, source, keeper.position, READ_BYTES)
-            if chunk.data:
-                heard = platform.clock.monotonic()
-                keeper.add(chunk.start, chunk.data)
-                keeper.flush()
-            elif source == DRIVER or platform.clock.monotonic() - heard > SETTLE_S:
-                break
-            else:
-                platform.clock.sleep(STREAM_AGAIN_S)
+        _read_on(attempt.name, source, keeper, platform)
         keeper.flush(last=True)
 
     failed: list[BaseException] = []
@@ -115,6 +105,26 @@ def _keep_log(run_key: str, platform: Platform, keep_s: float) -> None:
     thread.join(keep_s)
     if failed:
         raise failed[0]
+
+
+def _read_on(name: str, source: str, keeper: LogKeeper, platform: Platform) -> None:
+    """Keep what has come by now, or comes within a moment."""
+    clock, settling = platform.clock, Settling(platform.clock)
+    began = clock.monotonic()
+    while clock.monotonic() - began < KEEP_S:
+        try:
+            chunk = platform.backend.read_log(name, source, keeper.position, READ_BYTES)
+        except BackendUnavailable:
+            clock.sleep(STREAM_AGAIN_S)
+            continue
+        if chunk.data:
+            settling.heard()
+            keeper.add(chunk.start, chunk.data)
+            keeper.flush()
+        elif settling.over(chunk.silent_s):
+            return
+        else:
+            clock.sleep(STREAM_AGAIN_S)
 
 
 def _driver_of(run_key: str, attempt: AttemptRecord, platform: Platform) -> tuple[str, str]:

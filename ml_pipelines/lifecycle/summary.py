@@ -25,7 +25,7 @@ from ml_pipelines.lifecycle.logkeeping import (
     starts,
 )
 from ml_pipelines.lifecycle.platform import Platform
-from ml_pipelines.lifecycle.tailing import SETTLE_S
+from ml_pipelines.lifecycle.settling import Settling
 
 READ_BYTES = 1 << 20
 FOLLOW_S = 0.3
@@ -152,20 +152,22 @@ class _Reading:
         key, number = self.journal.run_key, self.record.number
         for chunk in kept_chunks(self.platform.store, key, number, self.kept_as):
             yield from lines.feed_chunk(chunk)
-        streamed = self.platform.backend.streams_logs
-        heard = clock.monotonic()
+        settling = Settling(clock)
         while not _over(self.journal.read(), number):
             try:
                 chunk = self.platform.backend.read_log(
                     self.record.name, self.asked, lines.position, READ_BYTES
                 )
             except BackendUnavailable:
-                break
+                if not follow:
+                    break
+                clock.sleep(FOLLOW_S)
+                continue
             yield from lines.feed_chunk(chunk)
             if chunk.data:
-                heard = clock.monotonic()
+                settling.heard()
                 continue
-            if not follow and (not streamed or clock.monotonic() - heard > SETTLE_S):
+            if not follow and settling.over(chunk.silent_s):
                 break
             clock.sleep(FOLLOW_S)
         yield from lines.flush()

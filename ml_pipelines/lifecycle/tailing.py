@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 
@@ -19,13 +20,13 @@ from ml_pipelines.lifecycle.logkeeping import (
     kept_tail,
 )
 from ml_pipelines.lifecycle.platform import Platform
+from ml_pipelines.lifecycle.settling import Settling
 from ml_pipelines.lifecycle.submit import Job
 from ml_pipelines.lifecycle.workerlogs import WorkerLogs
 
 READ_BYTES = 1 << 20
 READS_A_LOOK = 8  # so that a burst of lines can't keep the loop from looking at the job
 FINAL_READS_S = 30.0  # how long the rest of an ended driver's log is read
-SETTLE_S = 0.8  # how long a streamed log must be silent before it counts as read
 AGAIN_S = 0.1
 UNKEPT_BYTES = 32 << 20  # as much waits in memory for run storage; the rest waits where it is
 
@@ -52,6 +53,7 @@ class LogTail:
         self._lines = LineAssembler()
         self._last: deque[str] = deque(maxlen=TAIL_LINES)
         self._trouble = ""
+        self._silent_s = math.inf  # of the driver's log, as LogChunk
         self._told_to = 0
         self.busy = False
         self.heard = False
@@ -79,20 +81,20 @@ class LogTail:
 
         A stream may be behind: it counts as read once nothing has come for a moment.
         """
-        clock = self._platform.clock
-        began = heard = clock.monotonic()
+        clock, settling = self._platform.clock, Settling(self._platform.clock)
+        began = clock.monotonic()
         while self._source:
             before = self._lines.position
             try:
                 yield from self._read_driver(self.keeper())
             except StorageError:
                 break
-            came = self._workers.read(self._pods, now=True)
-            now = clock.monotonic()
-            if came or self._lines.position != before:
-                heard = now
-            quiet = not self._streamed or (not self._trouble and now - heard >= SETTLE_S)
-            if (quiet and not self.busy) or now - began > FINAL_READS_S:
+            if self._workers.read(self._pods, now=True) or self._lines.position != before:
+                settling.heard()
+            silent_s = min(self._silent_s, self._workers.silent_s)
+            if not self.busy and settling.over(silent_s):
+                break
+            if clock.monotonic() - began > FINAL_READS_S:
                 break
             if not self.busy:
                 clock.sleep(AGAIN_S)
@@ -159,8 +161,9 @@ class LogTail:
                 if error.message != self._trouble:
                     self._trouble = error.message
                     yield Notice(f"the log can't be read now: {error.message}", warning=True)
+                self._silent_s = 0.0
                 break
-            self._trouble = ""
+            self._trouble, self._silent_s = "", chunk.silent_s
             if not chunk.data and not chunk.lost:
                 break
             keeper.add(chunk.start, chunk.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from ml_pipelines.errors import BackendUnavailable, StorageError
@@ -27,6 +28,7 @@ class WorkerLogs:
         self._count = 0  # of workers: whose logs are kept, and who is there now
         self._told = False
         self._read_at = float("-inf")
+        self._silent: dict[str, float] = {}  # of each source, as LogChunk
 
     def read(self, pods: Iterable[PodView], *, now: bool = False) -> bool:
         """Read on, if it is time; whether anything came."""
@@ -43,6 +45,11 @@ class WorkerLogs:
         for source, keeper in self._keepers.items():
             came |= self._read(source, keeper)
         return came
+
+    @property
+    def silent_s(self) -> float:
+        """As in LogChunk, of that worker which told something last."""
+        return min(self._silent.values(), default=math.inf)
 
     def news(self) -> Iterator[Event]:
         """Says once that there are more workers than logs of them are kept."""
@@ -80,7 +87,9 @@ class WorkerLogs:
         try:
             chunk = self._platform.backend.read_log(self._name, source, keeper.position, READ_BYTES)
         except BackendUnavailable:
-            return False  # a worker's log is worth no warning
+            self._silent[source] = math.inf  # a worker's log is worth no warning, and no waiting
+            return False
+        self._silent[source] = chunk.silent_s
         keeper.add(chunk.start, chunk.data)
         keeper.flush()
         return bool(chunk.data)

@@ -296,12 +296,12 @@ class KubeRayBackend:
 
     def delete(self, name: str, uid: str = "") -> None:
         try:
-            if self._api.delete(self._path(name), uid=uid):
-                self._logs.forget(name)
+            self._api.delete(self._path(name), uid=uid)
         except KubeNotFound:
-            return  # without its kind nothing of it is there either
+            pass  # without its kind nothing of it is there either
         except KubeForbidden as error:
             raise refusal(error, self._api.where) from error
+        self._logs.forget(name)
 
     def list(self, labels: Mapping[str, str]) -> list[RayJobView]:
         selector = ",".join(

@@ -38,10 +38,14 @@ class _Attempt:
     """What was ever seen of one RayJob: its pods go before their logs are read."""
 
     cluster: str = ""  # that it runs on, or ran on last
-    heads: dict[str, str] = field(default_factory=dict)  # cluster → pod
+    heads: dict[str, tuple[str, str]] = field(default_factory=dict)  # cluster → made at, pod
     job_ids: dict[str, str] = field(default_factory=dict)  # cluster → Ray's submission id
     begun: dict[str, bool] = field(default_factory=dict)  # pod → whether its log is over
     logs: dict[str, PodLog] = field(default_factory=dict)  # source → what is followed
+
+    def head(self, cluster: str) -> str:
+        """The newest head pod that was seen of it."""
+        return self.heads.get(cluster, ("", ""))[1]
 
 
 class JobLogs:
@@ -70,13 +74,16 @@ class JobLogs:
             if kind == "driver":
                 whose = whose or attempt.cluster
             source_key = f"{kind}/{whose}"
+            pod = attempt.head(whose) if kind == "driver" else whose
             log = attempt.logs.get(source_key)
-            if log is None:
-                log = self._open(attempt, kind, whose, offset)
-                if log is None:
+            if log is None or (log.path != self._path(pod) and not log.came):
+                # Not followed yet, or its head was replaced before the driver began.
+                opened = self._open(attempt, kind, whose, offset)
+                if opened is None:
                     return LogChunk(source, offset, b"")
-                attempt.logs[source_key] = log
-            pod = attempt.heads.get(whose, "") if kind == "driver" else whose
+                if log is not None:
+                    log.stop()
+                attempt.logs[source_key] = log = opened
             if attempt.begun.get(pod) and not log.container_over:
                 log.is_over()
         return log.read(source, offset, limit)
@@ -97,14 +104,16 @@ class JobLogs:
         """Follow it where its container has begun; before that the server would only refuse."""
         pod, tag, room = whose, WORKER_TAG, WORKER_BYTES
         if kind == "driver":
-            pod, job_id = attempt.heads.get(whose, ""), attempt.job_ids.get(whose, "")
+            pod, job_id = attempt.head(whose), attempt.job_ids.get(whose, "")
             if not job_id:
                 return None
             tag, room = driver_tag(job_id), BUFFER_BYTES
         if pod not in attempt.begun:
             return None
-        path = path_of("pods", self._api.namespace, pod, "log")
-        return PodLog(self._api, path, tag, start=offset, room=room)
+        return PodLog(self._api, self._path(pod), tag, start=offset, room=room)
+
+    def _path(self, pod: str) -> str:
+        return path_of("pods", self._api.namespace, pod, "log")
 
 
 def driver_tag(job_id: str) -> str:
@@ -133,7 +142,9 @@ def _learn(attempt: _Attempt, rayjob: Object | None, pods: Iterable[Object]) -> 
         metadata = as_dict(pod.get("metadata"))
         name = as_text(metadata.get("name"))
         if is_head(pod):
-            attempt.heads.setdefault(as_text(labels_of(pod).get(CLUSTER_LABEL)), name)
+            made = as_text(metadata.get("creationTimestamp"))
+            cluster = as_text(labels_of(pod).get(CLUSTER_LABEL))
+            attempt.heads[cluster] = max(attempt.heads.get(cluster, ("", "")), (made, name))
         state = log_state(pod)
         if state is not None:
             attempt.begun[name] = state

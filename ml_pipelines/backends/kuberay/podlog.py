@@ -6,6 +6,7 @@ is opened again and what is known is passed over; what is missing between two re
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections import deque
@@ -57,7 +58,7 @@ class PodLog:
         stall_s: float = STALL_S,
     ) -> None:
         self._api = api
-        self._path = path
+        self.path = path
         self._tag = tag.encode() + b" "
         self._room = room
         self._stall_s = stall_s
@@ -67,6 +68,8 @@ class PodLog:
         self._next = start  # where the next record should begin
         self._turn = 0  # how often it began anew somewhere else
         self._stream: Stream | None = None
+        self._heard_at = -math.inf  # when the stream was opened, or told something, known or new
+        self.came = start > 0  # whether it ever told anything, here or to whoever followed before
         self._stopped = False
         self.trouble: KubeError | None = None
         self.container_over = False
@@ -85,13 +88,18 @@ class PodLog:
             self._changed.notify_all()
             if not self._runs:
                 self._raise_trouble()
-                return LogChunk(source, offset, b"")
+                return LogChunk(source, offset, b"", silent_s=self._silent_s())
             run = self._runs[0]
             known = max(offset - run.start, 0)
             del run.data[:known]
             run.start += known
             lost = run.start - offset
             return LogChunk(source, run.start, bytes(run.data[:limit]), lost=lost)
+
+    def _silent_s(self) -> float:
+        if self.over:
+            return math.inf
+        return self._api.clock.monotonic() - self._heard_at if self._stream else 0.0
 
     def _raise_trouble(self) -> None:
         trouble = self.trouble
@@ -122,18 +130,19 @@ class PodLog:
 
     def _follow(self) -> None:
         wait, missing, whole = FIRST_WAIT_S, 0, False
-        while not self._stopped and missing < NOT_THERE:
-            before, over = self._next, self.container_over
+        while not self._stopped:
+            before, over, turn = self._next, self.container_over, self._turn
             try:
                 self._read_stream()
                 self.trouble, missing, whole = None, 0, True
-                if over:
-                    break
+                if self._is_at_end(turn, over=over):
+                    return
             except KubeNotFound as error:
                 # Its log ended before the pod went: then nothing is missing.
                 missing += 1
-                self.over = missing >= NOT_THERE
-                self.trouble = error if self.over and not whole else None
+                self.trouble = error if missing >= NOT_THERE and not whole else None
+                if self._is_at_end(turn, over=missing >= NOT_THERE):
+                    return
             except KubeError as error:
                 waits = isinstance(error, KubeInvalid) and "waiting to start" in error.message
                 self.trouble, whole = None if waits else error, False
@@ -141,23 +150,34 @@ class PodLog:
             self._wait(wait, over=over)
         self.over = True
 
+    def _is_at_end(self, turn: int, *, over: bool) -> bool:
+        """Decided where no reader can ask for something else at the same time."""
+        with self._changed:
+            self.over = over and turn == self._turn
+            return self.over
+
     def _wait(self, seconds: float, *, over: bool) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self.container_over != over, seconds)
 
     def _read_stream(self) -> None:
         query = {"container": CONTAINER, "follow": "true"}
-        with self._api.stream(self._path, query=query, read_timeout_s=self._stall_s) as stream:
+        with self._api.stream(self.path, query=query, read_timeout_s=self._stall_s) as stream:
             with self._changed:
                 self._stream, turn = stream, self._turn
+                self._heard_at = self._api.clock.monotonic()
                 if self._stopped:
                     return
             self.trouble = None
             part = b""
-            for chunk in stream:
-                *records, part = (part + chunk).split(b"\n")
-                if not self._take(records, turn):
-                    return
+            try:
+                for chunk in stream:
+                    *records, part = (part + chunk).split(b"\n")
+                    if not self._take(records, turn):
+                        return
+            finally:
+                with self._changed:
+                    self._stream = None
 
     def _take(self, records: list[bytes], turn: int) -> bool:
         """Keep what is new, when there is room for it; False where the stream is of no more use."""
@@ -167,6 +187,7 @@ class PodLog:
                 return False
             for record in records:
                 self._add(record)
+            self._heard_at = self._api.clock.monotonic()
             self._changed.notify_all()
             return True
 
@@ -197,6 +218,7 @@ class PodLog:
             self._runs.append(_Run(start))
         self._runs[-1].data += text
         self._next = start + len(text)
+        self.came = True
 
     def _begin_at(self, offset: int) -> None:
         """Another reader wants it from elsewhere: read the stream again from its beginning."""
@@ -207,7 +229,7 @@ class PodLog:
         if self.over and not self._stopped:
             self.over = False
             self._thread = threading.Thread(
-                target=self._follow, name=f"log-{self._path}", daemon=True
+                target=self._follow, name=f"log-{self.path}", daemon=True
             )
             self._thread.start()
 
