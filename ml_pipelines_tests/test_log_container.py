@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,6 +127,93 @@ def test_a_workers_files_are_one_log_of_whole_lines(tmp_path: Path) -> None:
         b"(Trainer pid=12) no end",
         b"(pid=34) warning",
     ]
+
+
+def open_in(folder: Path) -> set[str]:
+    """Names of the files there that this process holds open to read."""
+    links = list(Path("/proc/self/fd").iterdir())  # one of them is that listing's own, gone by now
+    paths = [link.readlink() for link in links if link.is_symlink()]
+    return {path.name for path in paths if path.parent == folder and path.name != "stdout"}
+
+
+def test_a_workers_silent_file_is_closed_and_read_on_when_it_grows(tmp_path: Path) -> None:
+    """Dead processes cost no descriptor; each byte comes once, also of files that begin anew."""
+    shipped = Shipped(tmp_path, "worker")
+    shipped.shipper.kind.rest_s = -1.0  # at once
+    grown, cut, replaced = (tmp_path / f"worker-{a}-01000000-{a}.out" for a in "123")
+    for path in (grown, cut, replaced):
+        path.write_bytes(b":actor_name:A\nfirst and long\nhalf ")
+    shipped.shipper.scan()
+    assert len(open_in(tmp_path)) == 3
+    shipped.shipper.step()
+    shipped.shipper.scan()
+    assert open_in(tmp_path) == set()
+    shipped.shipper.scan()
+    assert open_in(tmp_path) == set()
+
+    with grown.open("ab") as file:
+        file.write(b"a line\n")
+    cut.write_bytes(b"cut\n")
+    replaced.rename(tmp_path / "old")
+    replaced.write_bytes(b"is new, and longer than the old one was\n")
+    shipped.shipper.kind.rest_s = 60.0
+    shipped.shipper.scan()
+    assert open_in(tmp_path) == {grown.name, cut.name, replaced.name}
+    shipped.shipper.step()
+    with grown.open("ab") as file:
+        file.write(b"the end")
+    shipped.shipper.finish()
+    assert sorted(shipped.log().splitlines()) == [
+        b"(A pid=1) first and long",
+        b"(A pid=1) half a line",
+        b"(A pid=1) the end",
+        b"(A pid=2) first and long",
+        b"(A pid=2) half cut",
+        b"(A pid=3) first and long",
+        b"(A pid=3) half is new, and longer than the old one was",
+    ]
+
+
+def test_what_is_not_read_yet_is_not_let_go(tmp_path: Path) -> None:
+    """A reader that is slow for minutes: a file that is replaced meanwhile is read to its end."""
+    shipped = Shipped(tmp_path, "worker")
+    shipped.shipper.kind.rest_s = -1.0
+    path = tmp_path / "worker-1-01000000-1.out"
+    path.write_bytes(b"old\n")
+    shipped.shipper.scan()
+    shipped.shipper.scan()
+    path.rename(tmp_path / "old")
+    path.write_bytes(b"new\n")
+    shipped.shipper.step()
+    shipped.shipper.finish()
+    assert shipped.log() == b"(pid=1) old\n(pid=1) new\n"
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_a_container_that_was_started_again_says_so(tmp_path: Path, role: str) -> None:
+    """A worker's files are merged anew: told behind all of them, where each reader comes by."""
+    name = DRIVER if role == "head" else "worker-1-01000000-1.out"
+    first = Shipped(tmp_path, role)
+    (tmp_path / name).write_bytes(b"before\n")
+    first.shipper.scan()
+    first.shipper.finish()
+    whole = first.log()
+    assert b"started again" not in whole
+
+    (tmp_path / "stdout").unlink()
+    hour = time.time() - 3600
+    os.utime(tmp_path / name, (hour, hour))
+    second = Shipped(tmp_path, role)
+    second.shipper.scan()
+    while second.shipper.step():
+        pass
+    with (tmp_path / name).open("ab") as file:
+        file.write(b"after\n")
+    second.shipper.finish()
+    told = second.log().removeprefix(whole).splitlines()
+    said = b"[the log container was started again: lines before this one may be missing or "
+    said += b"stand twice]"
+    assert told == ([b"after"] if role == "head" else [said, b"(pid=1) after"])
 
 
 @contextmanager

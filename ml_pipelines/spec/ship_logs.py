@@ -24,6 +24,8 @@ PART = 1 << 18  # bytes of a worker's line that wait for its end
 SCAN_S = 1.0  # between two looks for new, replaced and truncated files
 BUSY_S, IDLE_S = 0.1, 0.25  # between two reads
 ALIVE_S = 30.0  # so often a comment is written where nothing else is: an open stream is not dead
+REST_S = 60.0  # a worker's file that has not grown for so long is closed until it does
+BEFORE_S = 5.0  # Ray begins after this: what is older was written beside a container before
 QUIET_S = 0.5  # how long a line without its end waits for it
 LEAVE_S = 12.0  # how long after SIGTERM Ray may go on writing
 
@@ -40,10 +42,13 @@ class File:
         self.part = b""
         self.at = 0
         self.label = b""
-        self.grew = 0.0
+        self.grew = time.monotonic()
+        self.left = (0, 0, 0)  # while it is closed: device, inode, how far it was read
 
     def read(self) -> bytes:
         """The next block; empty at the end for now."""
+        if self.fd < 0:
+            return b""
         data = os.read(self.fd, BLOCK)
         if data:
             self.grew = time.monotonic()
@@ -51,6 +56,9 @@ class File:
 
     def renew(self) -> None:
         """At its end: begin anew where the file is another one, or shorter than what was read."""
+        if self.fd < 0:
+            self.wake()
+            return
         here = os.lseek(self.fd, 0, os.SEEK_CUR)
         old = os.fstat(self.fd)
         if old.st_size < here:
@@ -63,6 +71,29 @@ class File:
             fd = os.open(self.path, os.O_RDONLY)
             os.close(self.fd)
             self.fd = fd
+
+    def rest(self) -> None:
+        """Give its descriptor back, if all of it is read."""
+        if self.fd < 0:
+            return
+        here, now = os.lseek(self.fd, 0, os.SEEK_CUR), os.fstat(self.fd)
+        if now.st_size == here:
+            self.left = (now.st_dev, now.st_ino, here)
+            os.close(self.fd)
+            self.fd = -1
+
+    def wake(self) -> None:
+        """Open it again where it has grown, or begins anew."""
+        dev, ino, here = self.left
+        try:
+            new = self.path.stat()
+        except OSError:
+            return
+        same = (new.st_dev, new.st_ino) == (dev, ino)
+        if not same or new.st_size != here:
+            self.fd = os.open(self.path, os.O_RDONLY)
+            os.lseek(self.fd, here if same and new.st_size > here else 0, os.SEEK_SET)
+            self.grew = time.monotonic()
 
 
 def records(tag: bytes, at: int, data: bytes) -> list[bytes]:
@@ -91,6 +122,11 @@ class Head:
 
     pattern = "job-driver-*"
     ends = (".log",)
+    rest_s = float("inf")  # they are few, and told as they come
+
+    def anew(self) -> list[bytes]:
+        """Nothing: each line has its place in its file."""
+        return []
 
     def first(self, name: bytes) -> list[bytes]:
         """A comment: whose tag it is."""
@@ -124,9 +160,20 @@ class Worker:
 
     pattern = "worker-*"
     ends = (".out", ".err")
+    rest_s = REST_S
 
     def __init__(self) -> None:
         self.at = 0
+
+    def anew(self) -> list[bytes]:
+        """A line for who read on: what was there is merged again, in another order."""
+        line = (
+            b"[the log container was started again: "
+            b"lines before this one may be missing or stand twice]\n"
+        )
+        made = records(b"worker", self.at, line) if self.at else []
+        self.at += len(line) if made else 0
+        return made
 
     def first(self, _name: bytes) -> list[bytes]:
         """Nothing: each line says who wrote it."""
@@ -172,6 +219,14 @@ def ray_lives() -> bool:
         return False
 
 
+def began_before(logs: Path) -> bool:
+    """Whether Ray was here before this process: then this container was started again."""
+    try:
+        return any(time.time() - path.stat().st_mtime > BEFORE_S for path in logs.iterdir())
+    except OSError:
+        return False
+
+
 class Shipper:
     """Follows all files of one pod."""
 
@@ -179,13 +234,17 @@ class Shipper:
         self.kind: Head | Worker = Head() if role == "head" else Worker()
         self.logs, self.out = logs, out
         self.files: dict[Path, File] = {}
+        self.again = began_before(logs)
         self.grew = 0.0
         self.wrote = time.monotonic()
 
     def scan(self) -> None:
         """Find new files, and those that begin anew."""
+        now = time.monotonic()
         for file in self.files.values():
             file.renew()
+            if now - file.grew > self.kind.rest_s:
+                file.rest()
         for path in sorted(self.logs.resolve().glob(self.kind.pattern)):
             if path.suffix in self.kind.ends and path not in self.files:
                 self.files[path] = File(path)
@@ -201,6 +260,10 @@ class Shipper:
                 moved = True
             elif file.part and now - file.grew > QUIET_S:
                 self.write(self.kind.close(file))
+        if self.again and self.files and not moved:
+            # Only now: it must stand behind all that anybody has read, or it is passed over.
+            self.again = False
+            self.write(self.kind.anew())
         self.grew = now if moved else self.grew
         if now - self.wrote > ALIVE_S:
             self.write([b"#\n"])
