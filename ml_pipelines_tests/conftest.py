@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import hypothesis
 import pytest
 
@@ -10,6 +12,10 @@ from ml_pipelines_tests.cluster import cluster, leaving, namespace, pools
 from ml_pipelines_tests.stores import s3_endpoint, s3_url, store
 
 __all__ = ["cluster", "leaving", "namespace", "pools", "s3_endpoint", "s3_url", "store"]
+
+# In the background shells ignore Ctrl-C, and Dagster then SIGTERM too: not while tests send both.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples at every run, and no verdict on a busy machine's speed.
 hypothesis.settings.register_profile("suite", derandomize=True, deadline=None)

@@ -121,6 +121,9 @@ def test_names_of_credentials(name: str, value: str) -> None:
         ("TOKEN_EMBEDDING", "rotary"), ("AWS_ACCESS_KEY_ID", "AKIA"), ("SECRET_NAME", "x1"),
         ("AWS_WEB_IDENTITY_TOKEN_FILE", "/run/x"), ("HF_TOKEN", ""), ("PARTITION_KEY", "x1"),
         ("GOOGLE_APPLICATION_CREDENTIALS", "/run/x"), ("SECRETARY", "x1"),
+        ("PLACEHOLDER_TOKEN", "<cat>"), ("TRIGGER_TOKEN", "sks"), ("SEPARATOR_TOKEN", "|"),
+        ("OPENAI_API_KEY", "EMPTY"), ("MAX_TOKEN", "5e3"), ("NUM_TOKEN", "1_000"),
+        ("GIT_CREDENTIAL_HELPER", "store"), ("API_KEY_HEADER", "X-Key"),
     ],
 )  # fmt: skip
 def test_names_that_only_sound_alike(name: str, value: str) -> None:

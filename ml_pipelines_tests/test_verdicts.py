@@ -363,3 +363,21 @@ def test_a_driver_that_was_killed_was_most_often_out_of_memory():
     assert verdict.cls is C.UNKNOWN
     assert "most often out of memory" in verdict.sentence
     assert "more memory" in verdict.remedy
+
+
+def test_what_a_traceback_says_it_came_from_counts() -> None:
+    """A full disk under PyTorch's own error is the machine's fault; one that was got over is not."""
+    tail = (
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in save',
+        "OSError: [Errno 28] No space left on device",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in main',
+        "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
+    )
+    replay = ended(RUNNING, failed(1))
+    assert last_word(replay, [*tail]).cls is C.INFRA
+    assert last_word(replay, [*tail[:3], *tail[6:]]).cls is C.USER

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ _END = re.compile(
     r"^(?!INFO|WARNING|DEBUG|ERROR|CRITICAL)(?P<type>[A-Za-z_][\w.]*)(?::\s?(?P<message>.*))?$"
 )
 _NAMED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Timeout)\b")
+_CHAINED = re.compile(
+    r"During handling of the above exception|direct cause of the following exception"
+)
 LONGEST = 60  # lines kept of one traceback
 
 
@@ -29,6 +32,7 @@ class Trace:
     message: str
     place: str  # "train.py:12 in step", or empty
     lines: tuple[str, ...]
+    before: tuple[str, ...] = ()  # of the tracebacks that it says it came from
 
     @property
     def cause(self) -> str:
@@ -60,7 +64,7 @@ def last_trace(lines: Sequence[str]) -> Trace | None:
     if starts:
         found = _from(texts, starts[-1])
         if found is not None:
-            return found
+            return replace(found, before=_before(texts, starts))
     for text in reversed(texts):
         if _NAMED.match(text) and (end := _END.match(text)):
             return Trace(end["type"], (end["message"] or "").strip()[:500], "", (text,))
@@ -79,6 +83,16 @@ def _from(texts: Sequence[str], start: int) -> Trace | None:
             kept = tuple(texts[start : number + 1])
             return Trace(end["type"], (end["message"] or "").strip()[:500], place, _short(kept))
     return None
+
+
+def _before(texts: Sequence[str], starts: Sequence[int]) -> tuple[str, ...]:
+    """What stands from the first traceback of the last one's chain on."""
+    first = starts[-1]
+    for start in reversed(starts[:-1]):
+        if not any(_CHAINED.search(text) for text in texts[max(first - 3, 0) : first]):
+            break
+        first = start
+    return tuple(texts[first : starts[-1]])
 
 
 def _place(frame: re.Match[str], before: str) -> str:

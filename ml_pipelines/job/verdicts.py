@@ -237,13 +237,13 @@ _NOT_OWN = re.compile(r"^(ray|ml_pipelines)\.|CUDA error|NCCL")
 def _telling(message: Sequence[str], tail: Sequence[str], trace: Trace | None) -> Sequence[str]:
     """The lines that may tell what happened: an ordinary error ends a driver by itself.
 
-    What went wrong before it was got over.
+    What went wrong before it was got over, unless it says that it came from that.
     """
     if trace is None or _WRAPPED.search(trace.kind) or _DIED.search(trace.kind):
         return [*message, *tail]
     if _NOT_OWN.search(f"{trace.kind}: {trace.message}"):
         return [*message, *tail]
-    return [*message[:1], *trace.lines]
+    return [*message[:1], *trace.before, *trace.lines]
 
 
 def _by_words(verdict: Verdict, said: Sequence[str]) -> Verdict | None:

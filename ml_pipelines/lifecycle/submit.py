@@ -38,6 +38,7 @@ class Job:
     notices: tuple[str, ...] = ()
     adopted: bool = False
     takeover: bool = False
+    digest: str = ""  # of the manifest that it was begun with
     gate: MetricGate = field(default_factory=MetricGate)
 
     def attempt_name(self, number: int) -> str:
@@ -91,7 +92,8 @@ def submit(
         index.mark_open(platform.store, run_key)
     if exclusive and not state.ended:
         holds.must_hold(exclusive, run_key, platform)
-    return Job(run_key, recorded, labels, journal, notices=notices, adopted=adopted)
+    begun = state.birth.spec_hash
+    return Job(run_key, recorded, labels, journal, notices=notices, adopted=adopted, digest=begun)
 
 
 def attach(run_key: str, *, platform: Platform, takeover: bool = False) -> Job:
@@ -128,7 +130,8 @@ def _attach(run_key: str, platform: Platform, *, takeover: bool, to_end_it: bool
             raise
         spec = JobSpec(name="unreadable", entrypoint=("false",))
     labels = dict(birth.labels)
-    return Job(run_key, spec, labels, journal, adopted=True, takeover=takeover)
+    begun = birth.spec_hash
+    return Job(run_key, spec, labels, journal, adopted=True, takeover=takeover, digest=begun)
 
 
 def _recorded(birth: Birth, run_key: str) -> JobSpec:
@@ -154,11 +157,16 @@ def same_place(born: str, here: str) -> bool:
 
 def manifest_of(job: Job, attempt: int, platform: Platform) -> dict[str, Any]:
     """The RayJob of one attempt of a job."""
-    return _manifest(job.spec, job.run_key, job.labels, attempt, platform)
+    return _manifest(job.spec, job.run_key, job.labels, attempt, platform, job.digest)
 
 
 def _manifest(
-    spec: JobSpec, run_key: str, labels: Mapping[str, str], attempt: int, platform: Platform
+    spec: JobSpec,
+    run_key: str,
+    labels: Mapping[str, str],
+    attempt: int,
+    platform: Platform,
+    digest: str = "",
 ) -> dict[str, Any]:
     identity = Identity(run_key=run_key, attempt=attempt, labels=labels)
     return rayjob(
@@ -167,6 +175,7 @@ def _manifest(
         identity,
         runs=platform.settings.runs,
         lake=platform.settings.lake,
+        digest=digest,
     )
 
 

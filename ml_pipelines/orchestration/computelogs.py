@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +20,9 @@ class SteadyComputeLogs(LocalComputeLogManager):
 
     Dagster copies a step's output by processes that it starts for the step. A terminal sends its
     Ctrl-C to them as well: they would end with tracebacks, and what the step says while it stops
-    its job would be lost. So they start with that signal blocked; Dagster ends them by another.
+    its job would be lost. So they start with that signal blocked; Dagster ends them by SIGTERM,
+    which they must not ignore: Dagster itself ignores it where it was started with Ctrl-C ignored,
+    as shells start what is to run in the background.
     """
 
     @classmethod
@@ -38,7 +41,7 @@ class SteadyComputeLogs(LocalComputeLogManager):
     @contextmanager
     def capture_logs(self, log_key: Sequence[str]) -> Generator[CapturedLogContext, None, None]:
         with ExitStack() as stack:
-            with interrupts_blocked():
+            with interrupts_blocked(), termination_heard():
                 captured = stack.enter_context(super().capture_logs(log_key))
             yield captured
 
@@ -51,3 +54,17 @@ def interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def termination_heard() -> Iterator[None]:
+    """Processes started within don't ignore SIGTERM. Only the main thread can see to that."""
+    ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    if not ignored or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -60,10 +60,13 @@ class Identity:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def rayjob(spec: JobSpec, pools: Pools, identity: Identity, *, runs: str, lake: str) -> Manifest:
+def rayjob(
+    spec: JobSpec, pools: Pools, identity: Identity, *, runs: str, lake: str, digest: str = ""
+) -> Manifest:
     """The complete RayJob of one attempt: the same arguments give the same bytes.
 
-    `runs` and `lake` are URLs. Raises InvalidInput (DoesNotFit) about what the pools can't give.
+    `runs` and `lake` are URLs. `digest` is the hash that the job was begun with, by which its
+    RayJobs are known whatever became of the pools since; by default this one's. Raises InvalidInput (DoesNotFit) about what the pools can't give.
     """
     check_against_pools(spec, pools)
     env = _environment(spec, pools, identity, runs, lake)
@@ -103,7 +106,7 @@ def rayjob(spec: JobSpec, pools: Pools, identity: Identity, *, runs: str, lake: 
             "rayClusterSpec": _cluster(spec.cluster, pools, pods),
         },
     }
-    return _hashed(manifest)
+    return _hashed(manifest, digest)
 
 
 def raycluster(
@@ -130,7 +133,7 @@ def raycluster(
         "metadata": {"name": name, "labels": own, "annotations": annotations},
         "spec": _cluster(spec, pools, pods),
     }
-    return _hashed(manifest)
+    return _hashed(manifest, "")
 
 
 def storage_digest(runs: str) -> str:
@@ -230,9 +233,9 @@ def _unseen(spec: JobSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _hashed(manifest: Manifest) -> Manifest:
+def _hashed(manifest: Manifest, digest: str) -> Manifest:
     """The manifest with its hash as a label of itself and of every pod."""
-    digest = spec_hash(manifest)
+    digest = digest or spec_hash(manifest)
     cluster = manifest["spec"].get("rayClusterSpec", manifest["spec"])
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     for metadata in [manifest["metadata"], *(group["template"]["metadata"] for group in groups)]:

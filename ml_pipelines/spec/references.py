@@ -47,12 +47,13 @@ _TEXT_TOKEN = re.compile(
 # Such a variable says which one or where it is, or how it must be, and not what it is.
 _ABOUT_IT = re.compile(
     r"_(?:FILE|PATH|DIR|FOLDER|URL|URI|HOST|NAME|ID|ARN|TYPE|MODE|PROVIDER|LENGTH|TTL|EXPIRY|"
-    r"ENABLED|REQUIRED)S?$"
+    r"ENABLED|REQUIRED|REGION|BACKEND|HEADER|COLUMN|VERSION|HELPER|OVERRIDE)S?$"
 )
 _FILES_OF_CREDENTIALS = frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})
 _WORDS_BEGIN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_NO_SECRET = re.compile(r"|true|false|yes|no|on|off|none|[01]", re.IGNORECASE)
-_NUMBER = re.compile(r"[-+]?\d{1,9}(?:\.\d+)?")
+_NO_SECRET = re.compile(r"|true|false|yes|no|on|off|none|null|auto|empty|dummy|[01]", re.IGNORECASE)
+# A token of a service, and no word of a text and no number: of one piece, and more than letters.
+_LIKE_A_TOKEN = re.compile(r"(?!\d[\d_]*(?:\.\d+)?(?:e\d+)?$)(?=.*\d)[-\w.~+/=:]+|\w{20,}")
 
 
 def _reference(value: object) -> str:
@@ -78,7 +79,7 @@ def gives_secret(name: str, value: str) -> bool:
     found = _SECRET_NAME.search(parts)
     if found is None or _NO_SECRET.fullmatch(value):
         return False
-    return not (found[0].startswith("TOKEN") and _NUMBER.fullmatch(value))
+    return not found[0].startswith("TOKEN") or _LIKE_A_TOKEN.fullmatch(value) is not None
 
 
 def not_a_credential(value: str) -> str:

@@ -212,14 +212,14 @@ class KubeRayBackend:
             return
         if now - self._head_asked.setdefault(name, now) < HEAD_AGAIN_S:
             return
+        self._head_asked[name] = now
         pairs = [("pods", head, watch.pods)]
         if seen.cluster is not None:
             pairs.append(("rayclusters", seen.cluster, watch.clusters))
         for kind, held, reflector in pairs:
             path = path_of(kind, self._api.namespace, held["metadata"]["name"])
             with suppress(KubeNotFound, KubeForbidden):  # the watch tells its end
-                reflector.put(self._api.get(path))
-        self._head_asked[name] = now
+                reflector.put(self._api.get(path, budget_s=0.0))
 
     def _observation(
         self, seen: Seen, events: list[Object], nodes: Mapping[str, Any]

@@ -42,6 +42,7 @@ class _Attempt:
     job_ids: dict[str, str] = field(default_factory=dict)  # cluster → Ray's submission id
     begun: dict[str, bool] = field(default_factory=dict)  # pod → whether its log is over
     logs: dict[str, PodLog] = field(default_factory=dict)  # source → what is followed
+    pods: dict[str, str] = field(default_factory=dict)  # source → of which pod
 
     def head(self, cluster: str) -> str:
         """The newest head pod that was seen of it."""
@@ -76,7 +77,7 @@ class JobLogs:
             source_key = f"{kind}/{whose}"
             pod = attempt.head(whose) if kind == "driver" else whose
             log = attempt.logs.get(source_key)
-            if log is None or (log.path != self._path(pod) and not log.came):
+            if log is None or (attempt.pods[source_key] != pod and not log.came):
                 # Not followed yet, or its head was replaced before the driver began.
                 opened = self._open(attempt, kind, whose, offset)
                 if opened is None:
@@ -84,7 +85,8 @@ class JobLogs:
                 if log is not None:
                     log.stop()
                 attempt.logs[source_key] = log = opened
-            if attempt.begun.get(pod) and not log.container_over:
+                attempt.pods[source_key] = pod
+            if attempt.begun.get(attempt.pods[source_key]) and not log.container_over:
                 log.is_over()
         return log.read(source, offset, limit)
 
@@ -110,10 +112,8 @@ class JobLogs:
             tag, room = driver_tag(job_id), BUFFER_BYTES
         if pod not in attempt.begun:
             return None
-        return PodLog(self._api, self._path(pod), tag, start=offset, room=room)
-
-    def _path(self, pod: str) -> str:
-        return path_of("pods", self._api.namespace, pod, "log")
+        path = path_of("pods", self._api.namespace, pod, "log")
+        return PodLog(self._api, path, tag, start=offset, room=room)
 
 
 def driver_tag(job_id: str) -> str:

@@ -58,7 +58,7 @@ class PodLog:
         stall_s: float = STALL_S,
     ) -> None:
         self._api = api
-        self.path = path
+        self._path = path
         self._tag = tag.encode() + b" "
         self._room = room
         self._stall_s = stall_s
@@ -162,7 +162,7 @@ class PodLog:
 
     def _read_stream(self) -> None:
         query = {"container": CONTAINER, "follow": "true"}
-        with self._api.stream(self.path, query=query, read_timeout_s=self._stall_s) as stream:
+        with self._api.stream(self._path, query=query, read_timeout_s=self._stall_s) as stream:
             with self._changed:
                 self._stream, turn = stream, self._turn
                 self._heard_at = self._api.clock.monotonic()
@@ -229,7 +229,7 @@ class PodLog:
         if self.over and not self._stopped:
             self.over = False
             self._thread = threading.Thread(
-                target=self._follow, name=f"log-{self.path}", daemon=True
+                target=self._follow, name=f"log-{self._path}", daemon=True
             )
             self._thread.start()
 
