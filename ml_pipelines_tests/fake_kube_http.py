@@ -109,7 +109,8 @@ class Handler(BaseHTTPRequestHandler):
         if fault.status:
             status = failure(fault.status, fault.reason, fault.message, fault.details)
             data = fault.body if fault.body is not None else json.dumps(status).encode()
-            self.answer(asked, fault.status, data, fault.headers)
+            # Said, or a client's next request may meet the closing and be lost by chance.
+            self.answer(asked, fault.status, data, {**fault.headers, "Connection": "close"})
         elif fault.reset:
             self.reset()
         self.close_connection = True

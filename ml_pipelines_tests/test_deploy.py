@@ -25,7 +25,7 @@ BASE = OVERLAY.parents[1] / "base"
 HERE = "ml-pipelines"
 
 RUN_VERBS = {
-    "rayjobs.ray.io": "create get list watch delete",
+    "rayjobs.ray.io": "create get list watch patch delete",
     "rayclusters.ray.io": "get list watch",
     "pods": "get list watch",
     "pods/log": "get",

@@ -17,7 +17,8 @@ from ml_pipelines.spec.pools import Pool, Pools, Toleration, Volume, load_pools
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 BASE = Path(__file__).parents[1] / "deploy" / "base"
-JOBS, EVENTS = rights.OF_RUNS[0], rights.OF_RUNS[3]
+JOBS = rights.OF_RUNS[0]
+EVENTS = next(right for right in rights.OF_RUNS if right.resource == "events")
 SPOT = Toleration(key="spot", operator="Equal", value="true", effect="NoSchedule")
 CPU = Pool(name="cpu", cpu="1", memory="1Gi")
 POOL = Pool(name="gpu", cpu="2", memory="4Gi", gpus=4, node_selector={"pool": "gpu"})

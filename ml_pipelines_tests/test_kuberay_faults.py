@@ -19,6 +19,7 @@ from ml_pipelines.backends.kubeapi.retries import Limits
 from ml_pipelines.backends.kuberay import KubeRayBackend
 from ml_pipelines.backends.kuberay.asked import EVENTS_EVERY_S, FIRST_EVENTS_S, SKEW_AGAIN_S
 from ml_pipelines.backends.kuberay.backend import QUOTA_PATIENCE_S
+from ml_pipelines.backends.kuberay.nudges import ANNOTATION
 from ml_pipelines.backends.kuberay.watches import Seen
 from ml_pipelines.clock import FakeClock, SystemClock
 from ml_pipelines.errors import BackendRefused, BackendUnavailable, QuotaUsedUp, Refused
@@ -405,6 +406,46 @@ def test_a_head_that_seems_gone_is_asked_about(backend: KubeRayBackend, kube: Fa
         backend.observe(NAME)
     # Once for what the watches told, of which some may have come after the first look; not a look.
     assert 1 <= len(kube.requests("GET", f"/rayjobs/{NAME}")) <= 3
+
+
+def test_the_operator_is_made_to_look_when_the_driver_has_ended(
+    backend: KubeRayBackend, kube: FakeKube, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+):
+    """It asks Ray each 3 s; a change of the RayJob makes it ask at once. At most three times."""
+    backend.create(MADE)
+    put(kube, jobDeploymentStatus="Running", jobStatus="RUNNING")
+    until(backend, lambda seen: seen.rayjob is not None and seen.rayjob.job_status == "RUNNING")
+    backend.observe(NAME)
+    assert kube.requests("PATCH") == []
+    monkeypatch.setattr(backend._logs, "driver_ended", lambda _: True)
+    for _ in range(20):
+        backend.observe(NAME)
+        clock.sleep(0.1)
+    asked = kube.requests("PATCH", f"/rayjobs/{NAME}")
+    assert len(asked) == 3
+    assert ANNOTATION in stored(kube)[0]["metadata"]["annotations"]
+    put(kube, jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+    until(backend, lambda seen: seen.rayjob is not None and seen.rayjob.job_status == "SUCCEEDED")
+    clock.sleep(10)
+    backend.observe(NAME)
+    assert len(kube.requests("PATCH")) == 3
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_a_nudge_that_fails_changes_nothing(
+    backend: KubeRayBackend, kube: FakeKube, clock: FakeClock, monkeypatch: pytest.MonkeyPatch,
+    status: int,
+):  # fmt: skip
+    """Where the Role is an older one it is left to the operator."""
+    backend.create(MADE)
+    put(kube, jobDeploymentStatus="Running", jobStatus="RUNNING")
+    until(backend, lambda seen: seen.rayjob is not None and seen.rayjob.job_status == "RUNNING")
+    monkeypatch.setattr(backend._logs, "driver_ended", lambda _: True)
+    kube.script("PATCH", f"/rayjobs/{NAME}", *[Fault(status=status, reason="Forbidden")] * 9)
+    for _ in range(20):
+        assert backend.observe(NAME).rayjob is not None
+        clock.sleep(0.1)
+    assert len(kube.requests("PATCH")) == (1 if status == 403 else 3)
 
 
 def test_events_are_asked_for_while_something_is_pending(

@@ -243,7 +243,52 @@ def test_it_starts_before_ray_and_ends_after_it(tmp_path: Path) -> None:
             file.write(b"last words")
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 0
-        assert out.read_bytes().endswith(TAG + b" 6+last words\n")
+        assert TAG + b" 6+last words\n" in out.read_bytes()
+
+
+def written(shipped: Shipped, folder: Path) -> list[bytes]:
+    """All that it wrote, comments too, once nothing more comes."""
+    while shipped.shipper.step():
+        pass
+    return (folder / "stdout").read_bytes().splitlines()
+
+
+def test_the_end_of_a_drivers_log_is_told_once_its_last_writer_closed_it(tmp_path: Path) -> None:
+    """Its children write on after it; Ray's own open file of it says nothing of the driver."""
+    path, shipped = tmp_path / DRIVER, Shipped(tmp_path)
+    ends = b"# " + TAG + b" ends at %d"
+    with path.open("ab", buffering=0) as rays:
+        rays.write(b"setting up\n")
+        shipped.shipper.scan()
+        command = "exec 3<&0; echo one; (read line <&3; echo two; printf three) &"
+        with (
+            path.open("ab", buffering=0) as out,
+            subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=out) as driver,
+        ):
+            out.close()
+            driver.wait(10)
+            assert driver.stdin is not None
+            wait_for("its line", lambda: written(shipped, tmp_path)[-1].endswith(b" one"))
+            shipped.shipper.scan()
+            assert written(shipped, tmp_path)[-1].endswith(b" one")
+            driver.stdin.write(b"go on\n")
+            driver.stdin.close()
+            wait_for("its end", lambda: written(shipped, tmp_path)[-1] == ends % 24)
+        assert written(shipped, tmp_path).count(ends % 24) == 1
+        rays.write(b"!\n")
+        assert written(shipped, tmp_path)[-1] == TAG + b" 24 !"
+    wait_for("the end after that", lambda: written(shipped, tmp_path)[-1] == ends % 26)
+    shipped.shipper.finish()
+    assert shipped.log() == b"setting up\none\ntwo\nthree!\n"
+
+
+def test_without_inotify_no_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel or a Python without it: the log is followed as ever."""
+    monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+    shipped = Shipped(tmp_path)
+    (tmp_path / DRIVER).write_bytes(b"hello\n")
+    shipped.shipper.scan()
+    assert written(shipped, tmp_path)[-1] == TAG + b" 0 hello"
 
 
 def test_it_is_a_sidecar_of_the_restricted_kind() -> None:

@@ -161,6 +161,35 @@ def test_silence_counts_only_while_the_log_is_followed(
     reader.pod.stop()
 
 
+def test_the_end_of_its_writing_is_the_end_once_all_has_come(api: Api, log: FakeLog) -> None:
+    """Told by the container; not where more was written since, and not to who is behind."""
+    end = f"# {TAG} ends at %d\n".encode()
+    log.write(end % 0 + b"".join(records(LINES[:4])) + f"# {TAG} ends at x\n".encode())
+    reader = Reader(api)
+    reader.until(4)
+    assert silence(reader) < math.inf
+    assert not reader.pod.ended
+    log.write(end % 28)
+    wait_for("its end", lambda: silence(reader) == math.inf)
+    assert reader.pod.ended
+    log.write(b"".join(records(LINES[4:], 28)))
+    reader.until(9)
+    assert silence(reader) < math.inf
+    log.write(end % 63)
+    wait_for("its other end", lambda: silence(reader) == math.inf)
+    assert reader.texts == LINES
+    reader.pod.stop()
+
+
+def test_last_lines_that_were_lost_are_told(api: Api, log: FakeLog) -> None:
+    """No line comes behind them that would show the gap: the end does."""
+    log.write(b"".join(records(LINES[:4])) + f"# {TAG} ends at 63\n".encode())
+    reader = Reader(api)
+    assert reader.until(5) == [*LINES[:4], "[35 bytes of the log are lost]"]
+    assert silence(reader) == math.inf
+    reader.pod.stop()
+
+
 def test_what_is_asked_for_at_the_very_end_is_read_again(
     kube: FakeKube, api: Api, log: FakeLog
 ) -> None:

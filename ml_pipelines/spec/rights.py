@@ -30,6 +30,7 @@ _SEE = ("get", "list", "watch")
 # The Role `ml-pipelines-runs`, in the namespace that jobs run in.
 OF_RUNS = (
     Right("ray.io", "rayjobs", ("create", *_SEE, "delete")),
+    Right("ray.io", "rayjobs", ("patch",), needed_for="hearing of a job's end at once, not in 3 s"),
     Right("ray.io", "rayclusters", _SEE),
     Right("", "pods", _SEE),
     Right("", "events", _SEE, needed_for="saying why a pod waits"),

@@ -2,7 +2,8 @@
 
 Given to a bare `python3 -c` as text: standard library only, Python 3.9. A record is one line,
 `TAG OFFSET TEXT`: which log, where the line begins in it, in bytes, and the line. With `+` instead
-of the second blank the line goes on in the next record, for it is long or has no end yet.
+of the second blank the line goes on in the next record, for it is long or has no end yet. What
+begins with `#` is a comment; `# TAG ends at OFFSET` says that nobody writes this log any more.
 
 On a head there is one log for each driver, its tag the CRC of the file's name; on a worker the
 files of all processes are one log, each line with who wrote it, as Ray shows them.
@@ -10,8 +11,10 @@ files of all processes are one log, each line with who wrote it, as Ray shows th
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import struct
 import sys
 import time
 import zlib
@@ -28,6 +31,8 @@ REST_S = 60.0  # a worker's file that has not grown for so long is closed until 
 BEFORE_S = 5.0  # Ray begins after this: what is older was written beside a container before
 QUIET_S = 0.5  # how long a line without its end waits for it
 LEAVE_S = 12.0  # how long after SIGTERM Ray may go on writing
+MODIFIED, CLOSED = 0x2, 0x8  # inotify(7): IN_MODIFY, IN_CLOSE_WRITE
+EVENT = struct.Struct("iIII")  # struct inotify_event: descriptor, mask, cookie, length of a name
 
 
 class File:
@@ -44,6 +49,7 @@ class File:
         self.label = b""
         self.grew = time.monotonic()
         self.left = (0, 0, 0)  # while it is closed: device, inode, how far it was read
+        self.ends = False  # its writers have closed it, and nothing was written since
 
     def read(self) -> bytes:
         """The next block; empty at the end for now."""
@@ -123,6 +129,7 @@ class Head:
     pattern = "job-driver-*"
     ends = (".log",)
     rest_s = float("inf")  # they are few, and told as they come
+    tells_ends = True
 
     def anew(self) -> list[bytes]:
         """Nothing: each line has its place in its file."""
@@ -154,6 +161,10 @@ class Head:
 
     last = close
 
+    def end(self, file: File) -> list[bytes]:
+        """A comment: nobody writes it any more."""
+        return [b"# %08x ends at %d\n" % (zlib.crc32(file.path.name.encode()), file.at)]
+
 
 class Worker:
     """The logs of all of a node's processes, as one."""
@@ -161,6 +172,7 @@ class Worker:
     pattern = "worker-*"
     ends = (".out", ".err")
     rest_s = REST_S
+    tells_ends = False
 
     def __init__(self) -> None:
         self.at = 0
@@ -189,6 +201,10 @@ class Worker:
 
     def close(self, _file: File) -> list[bytes]:
         """Nothing: a line without its end would be torn by the next file's."""
+        return []
+
+    def end(self, _file: File) -> list[bytes]:
+        """Nothing: others of the node's processes write on."""
         return []
 
     def last(self, file: File) -> list[bytes]:
@@ -227,6 +243,43 @@ def began_before(logs: Path) -> bool:
         return False
 
 
+class Writers:
+    """Learns from the kernel that nobody has a file open for writing any more.
+
+    A driver's output is one open file that its children share: it is closed by the last of them.
+    Where there is no inotify nothing is ever learned.
+    """
+
+    def __init__(self) -> None:
+        self.watched: dict[int, File] = {}
+        try:
+            self.libc = ctypes.CDLL(None)
+            self.fd = int(self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        except (OSError, AttributeError):
+            self.fd = -1
+
+    def watch(self, file: File) -> None:
+        """Also where another file lies at its path by now."""
+        if self.fd >= 0:
+            path = os.fsencode(file.path)
+            watch = int(self.libc.inotify_add_watch(self.fd, path, MODIFIED | CLOSED))
+            self.watched[watch] = file
+
+    def learn(self) -> None:
+        """Set `ends` of the files by what happened since."""
+        try:
+            data = os.read(self.fd, BLOCK) if self.fd >= 0 else b""
+        except BlockingIOError:
+            return
+        at = 0
+        while at < len(data):
+            watch, mask, _, length = EVENT.unpack_from(data, at)
+            at += EVENT.size + length
+            file = self.watched.get(watch)
+            if file is not None and mask & (MODIFIED | CLOSED):
+                file.ends = bool(mask & CLOSED)
+
+
 class Shipper:
     """Follows all files of one pod."""
 
@@ -234,6 +287,7 @@ class Shipper:
         self.kind: Head | Worker = Head() if role == "head" else Worker()
         self.logs, self.out = logs, out
         self.files: dict[Path, File] = {}
+        self.writers = Writers()
         self.again = began_before(logs)
         self.grew = 0.0
         self.wrote = time.monotonic()
@@ -243,21 +297,32 @@ class Shipper:
         now = time.monotonic()
         for file in self.files.values():
             file.renew()
+            self.watch(file)
             if now - file.grew > self.kind.rest_s:
                 file.rest()
         for path in sorted(self.logs.resolve().glob(self.kind.pattern)):
             if path.suffix in self.kind.ends and path not in self.files:
                 self.files[path] = File(path)
+                self.watch(self.files[path])
                 self.write(self.kind.first(path.name.encode()))
+
+    def watch(self, file: File) -> None:
+        """Learn of its end, where anybody is told of it."""
+        if self.kind.tells_ends:
+            self.writers.watch(file)
 
     def step(self) -> bool:
         """One block of each file; whether anything came."""
         now, moved = time.monotonic(), False
+        self.writers.learn()  # before the reading: what is read to its end then is all
         for file in self.files.values():
             data = file.read()
             if data:
                 self.write(self.kind.take(file, data))
                 moved = True
+            elif file.ends:
+                file.ends = False
+                self.write([*self.kind.close(file), *self.kind.end(file)])
             elif file.part and now - file.grew > QUIET_S:
                 self.write(self.kind.close(file))
         if self.again and self.files and not moved:

@@ -105,10 +105,10 @@ class Api:
         query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         return self._object(self._write("POST", path, query, body, _JSON), None)
 
-    def patch(self, path: str, body: Mapping[str, Any]) -> Object:
+    def patch(self, path: str, body: Mapping[str, Any], *, budget_s: float | None = None) -> Object:
         """Change some fields of an object (merge patch)."""
         query = {"fieldValidation": "Strict"}
-        return self._object(self._write("PATCH", path, query, body, _MERGE), None)
+        return self._object(self._write("PATCH", path, query, body, _MERGE), budget_s)
 
     def delete(self, path: str, *, uid: str = "", grace_s: int | None = None) -> bool:
         """Delete an object and, in the background, what it owns.

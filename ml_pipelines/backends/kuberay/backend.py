@@ -29,6 +29,7 @@ from ml_pipelines.backends.kuberay.fields import (
     labels_of,
 )
 from ml_pipelines.backends.kuberay.logs import JobLogs
+from ml_pipelines.backends.kuberay.nudges import Nudges
 from ml_pipelines.backends.kuberay.refusals import not_ours, refusal
 from ml_pipelines.backends.kuberay.watches import Seen, Watch, Watches, unready_head
 from ml_pipelines.errors import BackendError, BackendUnavailable
@@ -81,6 +82,7 @@ class KubeRayBackend:
         self._nodes = Nodes(api)
         self._skew = Skew(api, clock)
         self._logs = JobLogs(api)
+        self._nudges = Nudges(api)
         self._looks: dict[str, _Look] = {}
         self._missing: dict[str, _Missing] = {}
         self._head_asked: dict[str, float] = {}
@@ -182,6 +184,7 @@ class KubeRayBackend:
         changed = watch.changed()
         look = self._looks.get(name)
         seen = watch.seen(name)
+        self._nudges.look(name, seen, ended=self._logs.driver_ended(name))
         due = self._events.due(name, seen)
         if look is not None and look.changed == changed and not due and seen.rayjob is not None:
             return look.observation
@@ -302,6 +305,7 @@ class KubeRayBackend:
         except KubeForbidden as error:
             raise refusal(error, self._api.where) from error
         self._logs.forget(name)
+        self._nudges.forget(name)
 
     def list(self, labels: Mapping[str, str]) -> list[RayJobView]:
         selector = ",".join(

@@ -90,6 +90,13 @@ class JobLogs:
                 log.is_over()
         return log.read(source, offset, limit)
 
+    def driver_ended(self, name: str) -> bool:
+        """Whether the log of its driver is followed, and nobody writes it any more."""
+        with self._lock:
+            attempt = self._attempts.get(name)
+            log = attempt.logs.get(f"driver/{attempt.cluster}") if attempt else None
+        return log is not None and log.ended
+
     def forget(self, name: str) -> None:
         """Nobody wants these logs any more."""
         with self._lock:

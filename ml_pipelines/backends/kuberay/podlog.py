@@ -60,12 +60,14 @@ class PodLog:
         self._api = api
         self._path = path
         self._tag = tag.encode() + b" "
+        self._end_comment = b"# " + self._tag + b"ends at "
         self._room = room
         self._stall_s = stall_s
         self._changed = threading.Condition()
         self._runs: deque[_Run] = deque()
         self._floor = start  # what lies before it was read, and is no longer held
         self._next = start  # where the next record should begin
+        self._ends_at = -1  # where it was said last that nobody writes it any more
         self._turn = 0  # how often it began anew somewhere else
         self._stream: Stream | None = None
         self._heard_at = -math.inf  # when the stream was opened, or told something, known or new
@@ -96,8 +98,14 @@ class PodLog:
             lost = run.start - offset
             return LogChunk(source, run.start, bytes(run.data[:limit]), lost=lost)
 
+    @property
+    def ended(self) -> bool:
+        """Whether its writers have closed it, and all that they wrote has come."""
+        with self._changed:
+            return self._ends_at == self._next
+
     def _silent_s(self) -> float:
-        if self.over:
+        if self.over or self._ends_at == self._next:
             return math.inf
         return self._api.clock.monotonic() - self._heard_at if self._stream else 0.0
 
@@ -206,12 +214,20 @@ class PodLog:
             return
         found = _RECORD.match(record, len(self._tag)) if record.startswith(self._tag) else None
         if found is None:
+            self._note_end(record)
             return
         start = int(found[1])
         text = record[found.end() :] + (b"\n" if found[2] == b" " else b"")
         known = max(self._next - start, 0)
         if known < len(text):
             self._append(start + known, text[known:])
+
+    def _note_end(self, comment: bytes) -> None:
+        end = comment.removeprefix(self._end_comment)
+        if end != comment and end.isdigit():
+            self._ends_at = int(end)
+            if self._ends_at > self._next:  # the last lines are lost: no later one shows the gap
+                self._append(self._ends_at, b"")
 
     def _append(self, start: int, text: bytes) -> None:
         if not self._runs or self._runs[-1].end != start:
