@@ -1,4 +1,4 @@
-"""When a log counts as read to its end."""
+"""When the logs of an ended driver and its workers count as read to their end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ class Settling:
         """Something came."""
         self._since = self._clock.monotonic()
 
-    def over(self, silent_s: float) -> bool:
-        """Whether all is read; `silent_s` as in LogChunk."""
-        if silent_s == math.inf:
-            return True
-        return min(silent_s, self._clock.monotonic() - self._since) >= SETTLE_S
+    def over(self, driver_s: float, workers_s: float = math.inf) -> bool:
+        """Whether all is read; for how long each was silent, `silent_s` as in LogChunk.
+
+        Where the driver's log is known to be closed, its workers' silence before that counts too.
+        """
+        if driver_s == math.inf:
+            return workers_s >= SETTLE_S
+        return min(driver_s, workers_s, self._clock.monotonic() - self._since) >= SETTLE_S

@@ -91,8 +91,7 @@ class LogTail:
                 break
             if self._workers.read(self._pods, now=True) or self._lines.position != before:
                 settling.heard()
-            silent_s = min(self._silent_s, self._workers.silent_s)
-            if not self.busy and settling.over(silent_s):
+            if not self.busy and settling.over(self._silent_s, self._workers.silent_s):
                 break
             if clock.monotonic() - began > FINAL_READS_S:
                 break

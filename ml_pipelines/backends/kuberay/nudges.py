@@ -38,7 +38,9 @@ class Nudges:
     def look(self, name: str, seen: Seen, *, ended: bool) -> None:
         """Nudge, if it is time; to be called at each look."""
         status = as_dict(seen.rayjob.get("status")) if seen.rayjob else {}
-        if not ended or status.get("jobDeploymentStatus") != "Running":
+        # "Running" and "PENDING" is a driver that has not begun: Ray itself has closed its log then.
+        running = status.get("jobDeploymentStatus") == "Running"
+        if not ended or not running or status.get("jobStatus") != "RUNNING":
             self._ended.pop(name, None)
             return
         now = self._api.clock.monotonic()
