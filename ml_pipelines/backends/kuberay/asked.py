@@ -31,7 +31,7 @@ EVENTS_EVERY_S = 10.0
 ALL_EVENTS_EVERY_S = 1.0  # for all jobs of this process together
 LITTLE_SKEW_S = 3.0  # the server tells whole seconds, and answers take a moment
 SKEW_AGAIN_S = 60.0  # after a request that failed
-LEFT_S = 30.0  # a job not looked at for so long gives up its turn
+LEFT_S = 5.0  # a job not looked at for so long gives up its turn; loops look several times a second
 NODES_AGAIN_S = 600.0  # after an answer that they may not be read
 
 
