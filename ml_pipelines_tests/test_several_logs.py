@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +48,8 @@ class Streaming(FakeBackend):
     evicted_s: float = 1e9
     loses: int = 0
     workers: int = 1
+    closes: bool = False  # whether the end of a log is known
+    bytes_s: int = 40
     opens_s: float = 0.0  # so long after the job began a stream tells nothing
     asked: list[str] = field(default_factory=list)
     heard_at: dict[str, float] = field(default_factory=dict)
@@ -59,6 +62,7 @@ class Streaming(FakeBackend):
         view = replace(seen.rayjob, cluster_name=f"c{number}", job_id=f"{name}-{number}")
         head = replace(seen.pods[0], ships_log=True)
         names = [f"w{number}", *(f"w{number}-{other}" for other in range(1, self.workers))]
+        names = names[: self.workers]
         workers = (PodView(name=one, uid=one, role="worker", ships_log=True) for one in names)
         return replace(seen, rayjob=view, pods=(head, *workers))
 
@@ -68,14 +72,17 @@ class Streaming(FakeBackend):
         began = self.evicted_s if source == "driver/c2" else 0.0
         if self._elapsed(name) < self.opens_s:
             return LogChunk(source, offset, b"", silent_s=0.0)
-        come = int(max(self._elapsed(name) - self.lag_s - began, 0) * 40)
+        come = int(max(self._elapsed(name) - self.lag_s - began, 0) * self.bytes_s)
         start = max(offset, self.loses) if source == "driver/c1" else offset
         data = whole[start : min(come, start + limit)]
         lost = start - offset if data else 0
         now = self.clock.monotonic()
         heard = now if data else self.heard_at.setdefault(source, now)
         self.heard_at[source] = heard
-        return LogChunk(source, start if data else offset, data, lost=lost, silent_s=now - heard)
+        if data:
+            return LogChunk(source, start, data, lost=lost)
+        closed = self.closes and offset == len(whole)
+        return LogChunk(source, offset, b"", silent_s=math.inf if closed else now - heard)
 
     def _elapsed(self, name: str) -> float:
         job = self.jobs.get(name)
@@ -110,15 +117,28 @@ def kept(platform: Platform, source: str) -> bytes:
     return b"".join(kept_log(platform.store, KEY, 1, source))
 
 
-def test_what_a_stream_tells_late_is_told(make: Make, clock: FakeClock) -> None:
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_stream_tells_late_is_told(
+    make: Make, clock: FakeClock, workers: int, *, closes: bool
+) -> None:
     """Cases D6, D14: the last lines come after the end was seen, the very last without newline."""
     after = len(ONE) / 40
-    platform = make(Streaming(clock, [succeeds(after=after)]))
+    platform = make(Streaming(clock, [succeeds(after=after)], workers=workers, closes=closes))
     lines, end = run(platform)
     assert lines == ONE.decode().split("\n")
     assert end.phase is Phase.SUCCEEDED
     assert end.tail[-1] == "evicted"
     assert kept(platform, "driver") == ONE
+
+
+def test_a_burst_is_told_to_its_end(make: Make, clock: FakeClock) -> None:
+    """The driver is long done, and its lines come for longer than silence is waited out."""
+    platform = make(Streaming(clock, [succeeds(after=1)], bytes_s=5))
+    lines, end = run(platform)
+    assert lines == ONE.decode().split("\n")
+    assert end.phase is Phase.SUCCEEDED
+    assert clock.monotonic() > len(ONE) / 5
 
 
 def test_a_stream_that_is_not_open_yet_is_not_at_its_end(make: Make, clock: FakeClock) -> None:

@@ -46,6 +46,11 @@ class LogChunk:
         """Offset of the byte after the last."""
         return self.start + len(self.data)
 
+    @property
+    def quiet_s(self) -> float:
+        """`silent_s` of any piece: one that tells something is no silence."""
+        return 0.0 if self.data or self.lost else self.silent_s
+
 
 class Backend(Protocol):
     """One way to run RayJobs.

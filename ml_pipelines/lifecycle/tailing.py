@@ -26,7 +26,7 @@ from ml_pipelines.lifecycle.workerlogs import WorkerLogs
 
 READ_BYTES = 1 << 20
 READS_A_LOOK = 8  # so that a burst of lines can't keep the loop from looking at the job
-FINAL_READS_S = 30.0  # how long the rest of an ended driver's log is read
+FINAL_READS_S = 30.0  # how long an ended driver's log is waited for where nothing of it comes
 AGAIN_S = 0.1
 UNKEPT_BYTES = 32 << 20  # as much waits in memory for run storage; the rest waits where it is
 
@@ -82,20 +82,23 @@ class LogTail:
         A stream may be behind: it counts as read once nothing has come for a moment.
         """
         clock, settling = self._platform.clock, Settling(self._platform.clock)
-        began = clock.monotonic()
+        told_at = clock.monotonic()
         while self._source:
             before = self._lines.position
             try:
                 yield from self._read_driver(self.keeper())
             except StorageError:
                 break
-            if self._workers.read(self._pods, now=True) or self._lines.position != before:
+            told, came = self._lines.position != before, self._workers.read(self._pods, now=True)
+            if told or came:
                 settling.heard()
+            if told:
+                told_at = clock.monotonic()
             if not self.busy and settling.over(self._silent_s, self._workers.silent_s):
                 break
-            if clock.monotonic() - began > FINAL_READS_S:
+            if clock.monotonic() - told_at > FINAL_READS_S:
                 break
-            if not self.busy:
+            if not told and not came:
                 clock.sleep(AGAIN_S)
         yield from self._tell(self._lines.flush())
 
@@ -162,7 +165,7 @@ class LogTail:
                     yield Notice(f"the log can't be read now: {error.message}", warning=True)
                 self._silent_s = 0.0
                 break
-            self._trouble, self._silent_s = "", chunk.silent_s
+            self._trouble, self._silent_s = "", chunk.quiet_s
             if not chunk.data and not chunk.lost:
                 break
             keeper.add(chunk.start, chunk.data)

@@ -89,7 +89,7 @@ class WorkerLogs:
         except BackendUnavailable:
             self._silent[source] = math.inf  # a worker's log is worth no warning, and no waiting
             return False
-        self._silent[source] = chunk.silent_s
+        self._silent[source] = chunk.quiet_s
         keeper.add(chunk.start, chunk.data)
         keeper.flush()
         return bool(chunk.data)
