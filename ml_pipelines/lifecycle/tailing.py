@@ -28,7 +28,7 @@ READ_BYTES = 1 << 20
 READS_A_LOOK = 8  # so that a burst of lines can't keep the loop from looking at the job
 FINAL_READS_S = 30.0  # how long an ended driver's log is waited for where nothing of it comes
 AGAIN_S = 0.1
-UNKEPT_BYTES = 32 << 20  # as much waits in memory for run storage; the rest waits where it is
+UNKEPT_BYTES = 16 << 20  # as much waits in memory for run storage; the rest waits where it is
 
 
 class LogTail:
