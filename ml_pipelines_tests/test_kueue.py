@@ -203,7 +203,7 @@ def test_evicted_before_it_runs(room: Room) -> None:
 
 @pytest.mark.slow
 def test_evicted_while_it_runs(room: Room) -> None:
-    """Case F6: the same RayJob waits, starts again, and ends well; nothing is lost or doubled."""
+    """Cases F6, F8: the same RayJob waits, starts again, and ends well; its quota is free then."""
     params = {"lines": 12}
     job = room.follow("counts", "team", *COUNTING, params=params, owes_result=True)
     wait_for(

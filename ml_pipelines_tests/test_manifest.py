@@ -82,13 +82,18 @@ def test_backstops_lie_behind_our_clocks():
 
 
 def test_kueue_queue():
-    """A pool's queue is the RayJob's label, and its wait no part of KubeRay's deadlines."""
+    """A pool's queue is the RayJob's label, and its wait no part of KubeRay's deadlines.
+
+    It is made suspended: a cluster without Kueue would run it past its queue.
+    """
     data = {"cpu": {"cpu": 4, "memory": "8Gi", "queue": "team-a"}}
     limits = Limits(queue_s=1000, provisioning_s=200)
     made = manifest(job(limits=limits), parse(Pools, {"pools": data}))
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
     assert made["spec"]["preRunningDeadlineSeconds"] == 500
+    assert made["spec"]["suspend"] is True
     assert "kueue.x-k8s.io/queue-name" not in manifest()["metadata"]["labels"]
+    assert "suspend" not in manifest()["spec"]
 
 
 def test_head_does_no_work():

@@ -243,7 +243,7 @@ def test_a_head_replaced_before_the_driver_began(kube: FakeKube, api: Api) -> No
 
 
 def test_waits_for_a_container_that_has_not_begun(kube: FakeKube, api: Api, log: FakeLog) -> None:
-    """Case D15: 400 PodInitializing is no trouble, and nobody waits for it."""
+    """Cases D12, D15: 400 PodInitializing is no trouble; its container is always named."""
     kube.script("GET", "/log", *[Fault(status=400, reason="BadRequest", message=WAITING)] * 3)
     log.write(b"".join(records(LINES)))
     reader = Reader(api)

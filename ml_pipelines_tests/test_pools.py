@@ -140,7 +140,7 @@ def test_missing_platform_file(tmp_path):
     ],
 )  # fmt: skip
 def test_refused_by_the_pools(cluster, kind, sentence):
-    """What the pools can't give is refused in one sentence, before anything exists."""
+    """Case F7: what the pools can't give is refused in one sentence, before anything exists."""
     with pytest.raises(InvalidInput) as caught:
         check_against_pools(parse(ClusterSpec, cluster), POOLS)
     assert type(caught.value) is kind

@@ -16,6 +16,7 @@ from ml_pipelines.errors import InvalidInput
 from ml_pipelines.job.events import JobEnded, LogLine, Notice
 from ml_pipelines.job.observation import Observation, PodView
 from ml_pipelines.job.phase import Phase
+from ml_pipelines.job.verdict import VerdictClass
 from ml_pipelines.journal.lease import Observer, Process
 from ml_pipelines.lifecycle import Platform
 from ml_pipelines.lifecycle.logkeeping import (
@@ -25,10 +26,10 @@ from ml_pipelines.lifecycle.logkeeping import (
     kept_log,
     kept_sources,
 )
-from ml_pipelines.spec.job import JobSpec
+from ml_pipelines.spec.job import JobSpec, Limits
 from ml_pipelines.spec.pools import load_pools
 from ml_pipelines.storage import open_store
-from ml_pipelines_tests.fake_backend import FakeBackend, succeeds
+from ml_pipelines_tests.fake_backend import RUNS_ON, FakeBackend, succeeds
 from ml_pipelines_tests.plain_store import PlainStore
 
 KEY = "train-2026-01-01-0123456789"
@@ -50,6 +51,7 @@ class Streaming(FakeBackend):
     workers: int = 1
     closes: bool = False  # whether the end of a log is known
     bytes_s: int = 40
+    first: bytes = ONE  # what the first driver writes
     opens_s: float = 0.0  # so long after the job began a stream tells nothing
     asked: list[str] = field(default_factory=list)
     heard_at: dict[str, float] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Streaming(FakeBackend):
 
     def read_log(self, name: str, source: str, offset: int, limit: int) -> LogChunk:
         self.asked.append(source)
-        whole = {"driver/c1": ONE, "driver/c2": TWO}.get(source, WORKER)
+        whole = {"driver/c1": self.first, "driver/c2": TWO}.get(source, WORKER)
         began = self.evicted_s if source == "driver/c2" else 0.0
         if self._elapsed(name) < self.opens_s:
             return LogChunk(source, offset, b"", silent_s=0.0)
@@ -139,6 +141,17 @@ def test_a_burst_is_told_to_its_end(make: Make, clock: FakeClock) -> None:
     assert lines == ONE.decode().split("\n")
     assert end.phase is Phase.SUCCEEDED
     assert clock.monotonic() > len(ONE) / 5
+
+
+def test_a_driver_that_goes_on_does_not_hold_up_the_end(make: Make, clock: FakeClock) -> None:
+    """Its attempt is given up (out of time, a dead machine), and it prints on for ever."""
+    platform = make(Streaming(clock, [RUNS_ON], first=b"line\n" * 100_000))
+    spec = SPEC.model_copy(update={"limits": Limits(run_s=20)})
+    job = lifecycle.submit(spec, run_key=KEY, labels={}, platform=platform)
+    *_, end = lifecycle.follow(job, platform=platform)
+    assert isinstance(end, JobEnded)
+    assert end.verdict.cls is VerdictClass.TIMEOUT
+    assert clock.monotonic() < 20 + 30 + 10
 
 
 def test_a_stream_that_is_not_open_yet_is_not_at_its_end(make: Make, clock: FakeClock) -> None:

@@ -11,6 +11,7 @@ from ml_pipelines.errors import BackendUnavailable, StorageError
 from ml_pipelines.job import wire
 from ml_pipelines.job.events import Event, LogLine, MetricPoint, Notice
 from ml_pipelines.job.observation import Observation, PodView
+from ml_pipelines.job.status import JOB_ENDS
 from ml_pipelines.journal.state import AttemptRecord
 from ml_pipelines.lifecycle.logkeeping import (
     DRIVER,
@@ -26,7 +27,8 @@ from ml_pipelines.lifecycle.workerlogs import WorkerLogs
 
 READ_BYTES = 1 << 20
 READS_A_LOOK = 8  # so that a burst of lines can't keep the loop from looking at the job
-FINAL_READS_S = 30.0  # how long an ended driver's log is waited for where nothing of it comes
+# How long the rest of a log is waited for: of an ended driver, where nothing of it comes meanwhile.
+FINAL_READS_S = 30.0
 AGAIN_S = 0.1
 UNKEPT_BYTES = 16 << 20  # as much waits in memory for run storage; the rest waits where it is
 
@@ -55,6 +57,7 @@ class LogTail:
         self._trouble = ""
         self._silent_s = math.inf  # of the driver's log, as LogChunk
         self._told_to = 0
+        self._driver_ended = False
         self.busy = False
         self.heard = False
 
@@ -67,6 +70,7 @@ class LogTail:
         """Tell what is new, a bounded part of it."""
         self.busy = False
         self._pods = seen.pods or self._pods
+        self._driver_ended = seen.rayjob is not None and seen.rayjob.job_status in JOB_ENDS
         try:
             yield from self._turn_to(seen)
             if self._source:
@@ -77,9 +81,10 @@ class LogTail:
         yield from self._workers.news()
 
     def read_rest(self) -> Iterator[Event]:
-        """The driver has ended: tell all that it still wrote.
+        """The attempt has ended: tell all that its driver wrote.
 
-        A stream may be behind: it counts as read once nothing has come for a moment.
+        A stream may be behind: it counts as read once nothing has come for a moment. A driver that
+        goes on, though its attempt is given up, is listened to for a while.
         """
         clock, settling = self._platform.clock, Settling(self._platform.clock)
         told_at = clock.monotonic()
@@ -92,7 +97,7 @@ class LogTail:
             told, came = self._lines.position != before, self._workers.read(self._pods, now=True)
             if told or came:
                 settling.heard()
-            if told:
+            if told and self._driver_ended:
                 told_at = clock.monotonic()
             if not self.busy and settling.over(self._silent_s, self._workers.silent_s):
                 break

@@ -101,6 +101,8 @@ def rayjob(
             "submissionMode": "HTTPMode",
             "backoffLimit": 0,
             **_deadlines(spec.limits, queued_by_kueue=bool(queue)),
+            # As Kueue itself does: where it isn't, the job waits, and doesn't pass its queue by.
+            **({"suspend": True} if queue else {}),
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": FINISHED_TTL_S,
             "rayClusterSpec": _cluster(spec.cluster, pools, pods),
